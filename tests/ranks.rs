@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::torch::python_with_torch;
-use common::{Output, Scratch, command, compiler, repo, run, shim, skipped, standin, tllmprof};
+use common::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmprof};
 use serde_json::Value;
 use tllmprof_config::RANK_VARIABLES;
 
@@ -246,34 +246,17 @@ fn the_same_rank_twice_is_kept_apart() {
 
 /// The program and the stand-in for NCCL, built with these options.
 fn with_nccl(folder: &Path, options: &[&str], communicators: &str) -> Program {
-    let built = |output: &str, source: &str, options: &[&str]| {
-        let mut cc = compiler();
-        cc.args([
-            "-std=gnu11",
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pthread",
-            "-DSTANDIN",
-        ])
-        .arg(format!("-I{}", repo().join("tests/standin").display()))
-        .arg(format!("-I{}", repo().join("tests/fixtures").display()))
-        .arg(format!("-L{}", folder.display()))
-        .arg(format!("-L{}", standin().display()))
-        .arg("-o")
-        .arg(folder.join(output))
-        .arg(repo().join("tests/ranks").join(source))
-        .args(options);
-        let output = run(&mut cc, PATIENCE);
-        assert!(output.status.success(), "{cc:?}\n{}", output.err());
+    let build = |output: &str, source: &str, options: &[&str]| {
+        let here = format!("-L{}", folder.display());
+        let options = [&[here.as_str()], options].concat();
+        common::build(&format!("ranks/{source}"), &folder.join(output), options);
     };
-    built(
+    build(
         "libnccl.so.2",
         "nccl.c",
         &["-shared", "-fPIC", "-Wl,-soname,libnccl.so.2"],
     );
-    built("program", "program.c", options);
+    build("program", "program.c", options);
     let mut program = Program::new(folder.join("program"), "cudaGraphLaunch");
     let libraries = [folder.to_owned(), standin()];
     program

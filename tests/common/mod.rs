@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+mod build;
 mod fixture;
 mod log;
 pub mod nvtx;
@@ -23,6 +24,7 @@ pub mod python;
 pub mod pythons;
 mod signals;
 pub mod torch;
+pub use build::{Built, build, build_once};
 pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};
 

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
 
 use tllmprof_record::{CallKind, Counter};
 
-use crate::common::{Output, Scratch, built_command, command, compiler, repo, run, shim, standin};
+use crate::common::{
+    Built, Output, Scratch, build_once, built_command, command, run, shim, standin,
+};
 use crate::read::Read;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -82,32 +83,8 @@ pub fn made(path: &Path) -> Vec<Made> {
 
 /// Builds it, once a test binary.
 fn program() -> &'static Path {
-    static BUILT: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
-    let (_, path) = BUILT.get_or_init(|| {
-        let scratch = Scratch::new("counts");
-        let built = scratch.path("counts");
-        let mut cc = compiler();
-        cc.args([
-            "-std=gnu11",
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-pthread",
-            "-DSTANDIN",
-        ])
-        .arg(format!("-I{}", repo().join("tests/standin").display()))
-        .arg(format!("-I{}", repo().join("tests/fixtures").display()))
-        .arg(format!("-L{}", standin().display()))
-        .arg("-o")
-        .arg(&built)
-        .arg(repo().join("tests/record/counts.c"))
-        .arg("-l:libcuda.so.1");
-        let output = run(&mut cc, Duration::from_secs(120));
-        assert!(output.status.success(), "{cc:?}\n{}", output.err());
-        (scratch, built)
-    });
-    path
+    static BUILT: Built = Built::new();
+    build_once(&BUILT, "record/counts.c", &["-l:libcuda.so.1"])
 }
 
 impl Counts {

@@ -78,6 +78,10 @@ enum Verb {
     Capture(live::capture::Arguments),
     /// Close the window that is open in processes that run
     Stop(live::stop::Arguments),
+    /// Show processes that run, live on the terminal: iterations a second, their times, waits
+    Top(live::top::Arguments),
+    /// Serve figures of processes that run to Prometheus
+    ServeMetrics(live::metrics::Arguments),
     /// Check a program before a run: what would be intercepted, and what would not
     Doctor(doctor::Arguments),
     /// Replay recorded call streams through the step learner (for developers)
@@ -138,6 +142,8 @@ fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
         Verb::Ps(arguments) => live::ps::run(arguments),
         Verb::Capture(arguments) => live::capture::run(arguments),
         Verb::Stop(arguments) => live::stop::run(arguments),
+        Verb::Top(arguments) => live::top::run(arguments),
+        Verb::ServeMetrics(arguments) => live::metrics::run(arguments),
         Verb::Doctor(arguments) => doctor::run(arguments),
         Verb::Streams(arguments) => streams::run(arguments),
         Verb::Symbols(arguments) => symbols::run(arguments),

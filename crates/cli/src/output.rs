@@ -1,12 +1,50 @@
 //! Results to standard output, messages to standard error.
 
 use std::fmt;
-use std::io::{self, BufWriter, ErrorKind, StdoutLock, Write};
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, StdoutLock, Write};
+use std::mem;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tllmprof_config::printable;
 use tllmprof_report::write_json;
 
 use crate::manners;
+
+/// Messages since another has the terminal.
+static KEPT: Mutex<Option<Vec<String>>> = Mutex::new(None);
+
+/// Messages are kept meanwhile; what nobody has taken is written at the end.
+pub struct Kept(());
+
+impl Kept {
+    pub fn new() -> Self {
+        *kept() = Some(Vec::new());
+        Self(())
+    }
+
+    /// The messages that came since the last call.
+    pub fn take(&self) -> Vec<String> {
+        kept().as_mut().map(mem::take).unwrap_or_default()
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let left = kept().take();
+        for line in left.unwrap_or_default() {
+            say(format_args!("{line}"));
+        }
+    }
+}
+
+fn kept() -> MutexGuard<'static, Option<Vec<String>>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether standard error is a terminal that may be written to.
+pub fn has_terminal() -> bool {
+    io::stderr().is_terminal() && kept().is_none()
+}
 
 /// Writes a result. A reader that has seen enough is no error.
 pub fn print(bytes: &[u8]) -> io::Result<()> {
@@ -36,6 +74,9 @@ pub fn write(
 /// Writes an error or a warning, in the form that the preloaded library uses too.
 pub fn say(message: fmt::Arguments<'_>) {
     let line = printable(message);
+    if let Some(kept) = kept().as_mut() {
+        return kept.push(line);
+    }
     // If standard error is closed, there is no other place to report that.
     let _ = writeln!(io::stderr().lock(), "tllmprof: {}", manners::spelled(&line));
 }

@@ -1,12 +1,14 @@
 //! The progress of what takes over a second, shown on a terminal only.
 
 use std::cell::RefCell;
-use std::io::{self, IsTerminal, Stderr, Write};
+use std::io::{self, Stderr, Write};
 use std::time::{Duration, Instant};
 
 use tllmprof_config::printable;
 use tllmprof_record::{Damage, Entry, Header, Source};
 use tllmprof_report::Recording;
+
+use crate::output;
 
 /// What is shorter is not shown.
 const DELAY: Duration = Duration::from_secs(1);
@@ -28,7 +30,7 @@ pub struct Progress<W: Write = Stderr> {
 impl Progress {
     /// `what` is done, in `total` steps of any kind.
     pub fn new(what: String, total: u64) -> Self {
-        let terminal = Some(io::stderr()).filter(IsTerminal::is_terminal);
+        let terminal = output::has_terminal().then(io::stderr);
         Self::on(terminal, what, total, DELAY)
     }
 }

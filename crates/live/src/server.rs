@@ -8,7 +8,7 @@ use tllmprof_config::condition::Condition;
 use tllmprof_control::{self as control, Capture, Closed, Event, Phase, Request, STEPS};
 use tllmprof_platform::own_threads;
 use tllmprof_platform::system::{Clock, nanoseconds};
-use tllmprof_platform::{ids, log};
+use tllmprof_platform::{ids, injection, log};
 use tllmprof_recorder as recorder;
 use tllmprof_session::live::{self, Wanted};
 
@@ -294,6 +294,12 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         settings.record_gc,
         "--gc or TLLM_PROFILE_RECORD_GC=1",
     )?;
+    has(
+        "profiler",
+        capture.profiler,
+        injection::has_profiler(),
+        "nsys profile -c cudaProfilerApi",
+    )?;
     has("gil", capture.gil, settings.gil, "--gil or TLLMPROF_GIL=1")?;
     has(
         "stacks",
@@ -317,5 +323,6 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         iterations: capture.steps.or_else(by_default),
         condition,
         kernels: capture.kernels,
+        for_profiler: capture.profiler,
     })
 }

@@ -119,6 +119,30 @@ impl Histogram {
         self.max >= before.max && buckets.all(|(now, then)| now >= then)
     }
 
+    /// The values that were added since it was `before`. The largest is of all, and their sum too where `before` is of
+    /// another histogram.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let buckets = self.buckets.iter().zip(&before.buckets);
+        let buckets: Vec<_> = buckets
+            .map(|(now, then)| now.saturating_sub(*then))
+            .collect();
+        Self {
+            count: buckets.iter().fold(0, |sum, n| sum.saturating_add(*n)),
+            sum: self.sum.checked_sub(before.sum).unwrap_or(self.sum),
+            max: self.max,
+            buckets,
+        }
+    }
+
+    /// How many values `value` exceeds or equals, within 1.6 %.
+    #[must_use]
+    pub fn at_most(&self, value: u64) -> u64 {
+        let buckets = self.buckets.iter().enumerate();
+        let within = buckets.take_while(|(bucket, _)| middle(*bucket) <= value);
+        within.fold(0, |sum, (_, n)| sum.saturating_add(*n))
+    }
+
     /// Adds a value.
     pub fn add(&mut self, value: u64) {
         self.buckets[bucket(value)] += 1;
@@ -212,6 +236,23 @@ mod tests {
             assert!(found.abs_diff(exact) <= exact / 64, "{share}: {found}");
         }
         assert_eq!((histogram.count(), histogram.max()), (1000, 1_000_000));
+    }
+
+    #[test]
+    fn what_came_later_is_told_apart_and_counted_up_to_a_value() {
+        let mut histogram = Histogram::default();
+        (1..=100).for_each(|value| histogram.add(value * 1000));
+        let before = histogram.clone();
+        (1..=10).for_each(|value| histogram.add(value * 1_000_000));
+        let later = histogram.since(&before);
+        assert_eq!((later.count(), later.sum()), (10, 55_000_000));
+        assert!(later.quantile(0.5).unwrap().abs_diff(5_000_000) <= 5_000_000 / 64);
+        assert_eq!(later.at_most(5_200_000), 5);
+        assert_eq!(
+            [0, 500_000, u64::MAX].map(|value| histogram.at_most(value)),
+            [0, 100, 110]
+        );
+        assert_eq!(histogram.since(&histogram).quantile(0.5), None);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Wanted {
     pub condition: Option<Condition>,
     /// Iterations in which GPU kernels are taken; nothing: as the process was started.
     pub kernels: Option<u64>,
+    /// It is for a profiler: no record is begun for it.
+    pub for_profiler: bool,
 }
 
 /// Why a window is refused.
@@ -156,7 +158,7 @@ impl State {
         self.schedule.demand(window).map_err(Refusal::Conflict)?;
         // Its number is to be what was answered.
         self.counter.keep_counting();
-        if self.recording == Recording::OnDemand {
+        if self.recording == Recording::OnDemand && !wanted.for_profiler {
             self.recording = Recording::ToBegin;
         }
         HAS_CONDITION.store(wanted.condition.is_some(), Ordering::Relaxed);

@@ -92,6 +92,27 @@ impl Connection {
         }
     }
 
+    /// Gives up the window that was accepted, and waits until it is over, at most for so long.
+    ///
+    /// # Errors
+    /// As of [`Connection::next`].
+    pub fn release(&mut self, patience: Duration) -> io::Result<()> {
+        self.wait_for(Some(patience))?;
+        self.ask(&Request::Stop)?;
+        // The window may be over by itself, before the request or behind it, which is refused then. What is said of this
+        // one is behind the refusal.
+        self.ask(&Request::Status)?;
+        let (mut is_over, mut is_answered) = (false, false);
+        while !(is_over && is_answered) {
+            match self.next()? {
+                Event::Closed(_) => is_over = true,
+                Event::Status(_) => is_answered = true,
+                _ => {}
+            }
+        }
+        self.wait_for(Some(PATIENCE))
+    }
+
     /// # Errors
     /// Where the other side is gone.
     pub fn ask(&mut self, request: &Request) -> io::Result<()> {

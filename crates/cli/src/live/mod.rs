@@ -3,8 +3,12 @@
 pub mod capture;
 mod connection;
 mod lockstep;
+pub mod metrics;
 mod missing;
 pub mod ps;
+mod record;
+mod shown;
 mod sockets;
 pub mod stop;
 mod targets;
+pub mod top;

@@ -1,6 +1,5 @@
 //! `tllmprof ps`: what runs under the library here.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +8,10 @@ use anyhow::Result;
 use tllmprof_config::printable;
 use tllmprof_control::Status;
 use tllmprof_control::json::Object;
+use tllmprof_report::Time;
 
+use super::record::Figures;
+use super::shown::{self, or_dash};
 use super::sockets;
 use crate::output;
 
@@ -27,6 +29,7 @@ pub struct Arguments {
 struct Seen {
     status: Status,
     rate: Option<f64>,
+    p50: Option<u64>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -38,7 +41,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         // One that ends meanwhile is not there.
         let status = process.connection.status().ok()?;
         let rate = rate(&process.status, &status);
-        Some(Seen { status, rate })
+        let p50 = status
+            .p50_ns
+            .or_else(|| Figures::of(&status)?.quantile(0.5));
+        Some(Seen { status, rate, p50 })
     };
     let seen: Vec<_> = listening.into_iter().filter_map(again).collect();
     if arguments.json {
@@ -56,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "no process listens: one does that was started by tllmprof run, or with TLLMPROF_CONTROL=1, and uses CUDA"
         ));
     } else {
-        output::print(table(&seen).as_bytes())?;
+        output::text(&table(&seen))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -72,7 +78,7 @@ pub fn rate(before: &Status, now: &Status) -> Option<f64> {
 }
 
 fn json(seen: &Seen) -> Object {
-    let Seen { status, rate } = seen;
+    let Seen { status, rate, p50 } = seen;
     Object::default()
         .with("pid", status.pid)
         .with("host", status.host.as_str())
@@ -82,6 +88,7 @@ fn json(seen: &Seen) -> Object {
         .with("rule", status.rule.as_str())
         .with("iterations", status.iterations)
         .with("iterations_per_s", *rate)
+        .with("p50_ns", *p50)
         .with("state", status.phase.name())
         .with("first", status.first)
         .with("last", status.last)
@@ -91,51 +98,26 @@ fn json(seen: &Seen) -> Object {
 fn table(all: &[Seen]) -> String {
     let mut rows = vec![
         [
-            "PID", "RANK", "ENGINE", "RULE", "STEPS", "STEPS/S", "STATE", "RECORD",
+            "PID", "RANK", "ENGINE", "RULE", "STEPS", "STEPS/S", "P50", "STATE", "RECORD",
         ]
         .map(str::to_owned),
     ];
-    for Seen { status, rate } in all {
-        let text = |text: &Option<String>| {
-            text.as_ref()
-                .map_or("-".to_owned(), |text| printable(text).to_string())
-        };
+    for Seen { status, rate, p50 } in all {
+        let text = |text: &Option<String>| or_dash(text.as_ref().map(printable));
         rows.push([
             status.pid.to_string(),
-            status.rank.map_or("-".to_owned(), |rank| rank.to_string()),
+            or_dash(status.rank),
             text(&status.engine),
             printable(&status.rule).to_string(),
             status.iterations.to_string(),
-            rate.map_or("-".to_owned(), |rate| format!("{rate:.1}")),
+            or_dash(rate.map(|rate| format!("{rate:.1}"))),
+            or_dash(p50.map(Time)),
             status.phase.name().to_owned(),
             text(&status.record),
         ]);
     }
-    let width = |column: usize| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let mut table = Vec::new();
-    for row in &rows {
-        let cells = row
-            .iter()
-            .zip(widths)
-            .enumerate()
-            .map(|(column, (cell, width))| {
-                // Numbers end, and words begin, below each other.
-                match column {
-                    0 | 1 | 4 | 5 => format!("{cell:>width$}"),
-                    _ => format!("{cell:<width$}"),
-                }
-            });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        // A vector takes all that is written to it.
-        let _ = writeln!(table, "{}", line.trim_end());
-    }
-    String::from_utf8(table).unwrap_or_default()
+    // Numbers end, and words begin, below each other.
+    shown::table(&rows, &[0, 1, 4, 5, 6])
 }
 
 #[cfg(test)]
@@ -156,10 +138,14 @@ mod tests {
         let rate = rate(&before, &status);
         assert_eq!(rate, Some(100.0));
         assert_eq!(super::rate(&status, &before), None);
-        let seen = [Seen { status, rate }];
+        let seen = [Seen {
+            status,
+            rate,
+            p50: Some(1_234_567),
+        }];
         assert_eq!(
             table(&seen),
-            "PID  RANK  ENGINE  RULE  STEPS  STEPS/S  STATE  RECORD\n  7     3  -       auto     50    100.0  armed  -\n"
+            "PID  RANK  ENGINE  RULE  STEPS  STEPS/S      P50  STATE  RECORD\n  7     3  -       auto     50    100.0  1.23 ms  armed  -\n"
         );
         assert!(
             json(&seen[0])

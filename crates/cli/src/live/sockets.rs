@@ -20,6 +20,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 
 /// A process that listens, and what it was at when it was asked.
 pub struct Process {
+    pub socket: PathBuf,
     pub connection: Connection,
     pub status: Status,
 }
@@ -32,12 +33,18 @@ struct Folder {
 
 /// All that listen to this user, in the order of their runs, ranks and numbers. Files of dead processes are removed.
 pub fn listening() -> Vec<Process> {
+    listening_but(&[])
+}
+
+/// As [`listening`], without those behind sockets that are known.
+pub fn listening_but(known: &[&Path]) -> Vec<Process> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user) {
         for entry in fs::read_dir(&folder.path).into_iter().flatten().flatten() {
-            if place::is_name(&entry.file_name()) {
-                sockets.push((entry.path(), folder.owner));
+            let path = entry.path();
+            if place::is_name(&entry.file_name()) && !known.contains(&path.as_path()) {
+                sockets.push((path, folder.owner));
             }
         }
     }
@@ -51,11 +58,12 @@ pub fn listening() -> Vec<Process> {
             .filter_map(|thread| thread.join().ok().flatten())
             .collect()
     });
-    processes.sort_by(|a, b| key(&a.status).cmp(&key(&b.status)));
+    processes.sort_by(|a, b| order(&a.status).cmp(&order(&b.status)));
     processes
 }
 
-fn key(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
+/// In which order processes are listed.
+pub fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
     (&status.run, &status.host, status.rank, status.pid)
 }
 
@@ -79,7 +87,11 @@ fn process(socket: &Path, owner: u32, user: u32) -> Option<Process> {
         reach(socket, &users)
     });
     match reached {
-        Ok(Some((connection, status))) => Some(Process { connection, status }),
+        Ok(Some((connection, status))) => Some(Process {
+            socket: socket.to_owned(),
+            connection,
+            status,
+        }),
         Ok(None) => {
             // Root might remove what somebody has put in the folder's place.
             if owner == user {

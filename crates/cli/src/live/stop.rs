@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tllmprof_control::{Closed, Event, Request};
 
+use super::sockets::Process;
 use super::targets::Targets;
 use crate::failure::worded;
 use crate::output;
@@ -21,8 +22,17 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let is_one = arguments.targets.processes.len() == 1;
+    Ok(match stop(arguments.targets.find()?, is_one) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Closes what is open in these processes, and logs what becomes of it; whether that succeeded. `is_needed`: it has not
+/// where nothing is open.
+pub fn stop(mut processes: Vec<Process>, is_needed: bool) -> bool {
     let mut failed = false;
-    let mut processes = arguments.targets.find()?;
     // All are asked before any is waited for.
     for process in &mut processes {
         let _ = process.connection.ask(&Request::Stop);
@@ -44,7 +54,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             )),
             Ok(Event::Refused { why, .. }) => {
                 output::say(format_args!("{pid}: {why}"));
-                failed |= arguments.targets.processes.len() == 1;
+                failed |= is_needed;
             }
             Ok(_) => failed = true,
             Err(error) => {
@@ -56,9 +66,5 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             }
         }
     }
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    !failed
 }

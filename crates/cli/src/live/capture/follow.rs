@@ -1,0 +1,232 @@
+//! Waits for windows that were accepted, shows how far they are, and stops them.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use tllmprof_control::{Event, Request, Status};
+
+use super::begin::Member;
+use super::{CLOSING, Wanted, name};
+use crate::live::connection::{Connection, Writer};
+use crate::output;
+use crate::progress::Progress;
+
+/// How often processes are asked how far they are.
+const ASK: Duration = Duration::from_millis(500);
+/// What became of the window of a process.
+pub struct Captured {
+    pub status: Status,
+    /// The iteration that it opened with, and where it is recorded.
+    pub first: Option<u64>,
+    pub last: Option<u64>,
+    pub record: Option<PathBuf>,
+}
+
+/// A process that is waited for.
+struct Waiting {
+    writer: Writer,
+    captured: Captured,
+    is_over: bool,
+}
+
+type Heard = (usize, io::Result<Event>);
+
+/// Waits until all windows have closed; what became of them, and whether something failed.
+///
+/// # Errors
+/// Where the user leaves, or windows do not close.
+pub fn follow(
+    members: Vec<Member>,
+    wanted: &Wanted,
+    interrupts: &AtomicUsize,
+) -> Result<(Vec<Captured>, bool)> {
+    let (to, heard) = mpsc::channel();
+    let mut waiting = Vec::new();
+    let total: u64 = members
+        .iter()
+        .map(|member| span(member.first, member.last))
+        .sum();
+    for (place, member) in members.into_iter().enumerate() {
+        let writer = member.connection.writer()?;
+        member.connection.wait_for(None)?;
+        let to = to.clone();
+        thread::spawn(move || listen(place, member.connection, &to));
+        waiting.push(Waiting {
+            writer,
+            captured: Captured {
+                record: member.status.record.as_ref().map(PathBuf::from),
+                status: member.status,
+                first: None,
+                last: member.last,
+            },
+            is_over: false,
+        });
+    }
+    drop(to);
+    let mut follow = Follow {
+        waiting,
+        failed: false,
+        stopped: None,
+        is_stuck: false,
+        moved: Instant::now(),
+        asked: Instant::now(),
+        progress: Progress::new("capturing".to_owned(), total),
+        shown: 0,
+    };
+    follow.run(&heard, wanted, interrupts)?;
+    let captured = follow.waiting.into_iter().map(|waiting| waiting.captured);
+    Ok((captured.collect(), follow.failed))
+}
+
+fn span(first: u64, last: Option<u64>) -> u64 {
+    last.map_or(0, |last| last.saturating_sub(first).saturating_add(1))
+}
+
+/// Hands on what a process says, until its window has closed.
+fn listen(place: usize, mut connection: Connection, to: &Sender<Heard>) {
+    loop {
+        let event = connection.next();
+        let is_last = matches!(event, Ok(Event::Closed(_)) | Err(_));
+        if to.send((place, event)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+struct Follow {
+    waiting: Vec<Waiting>,
+    failed: bool,
+    /// When all were stopped.
+    stopped: Option<Instant>,
+    is_stuck: bool,
+    /// When something happened last.
+    moved: Instant,
+    asked: Instant,
+    progress: Progress,
+    shown: u64,
+}
+
+impl Follow {
+    fn run(
+        &mut self,
+        heard: &Receiver<Heard>,
+        wanted: &Wanted,
+        interrupts: &AtomicUsize,
+    ) -> Result<()> {
+        while self.waiting.iter().any(|waiting| !waiting.is_over) {
+            match heard.recv_timeout(Duration::from_millis(50)) {
+                Ok((place, event)) => self.hear(place, event),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            match (interrupts.load(Ordering::Relaxed), self.stopped) {
+                (0, _) => {}
+                (_, None) => {
+                    output::say(format_args!(
+                        "stopping; the processes go on (again: leave at once)"
+                    ));
+                    self.stop();
+                }
+                (1, _) => {}
+                _ => bail!("left; what was asked for goes on: tllmprof stop ends it"),
+            }
+            if self.stopped.is_some_and(|since| since.elapsed() > CLOSING) {
+                bail!("the windows are still open after {CLOSING:?}");
+            }
+            if self.stopped.is_none() && self.moved.elapsed() > wanted.wait {
+                self.is_stuck = true;
+                self.stop();
+            }
+            if self.asked.elapsed() > ASK {
+                self.asked = Instant::now();
+                self.ask(&Request::Status);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, request: &Request) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.is_over) {
+            // Who is gone is heard of by the other thread.
+            let _ = waiting.writer.ask(request);
+        }
+    }
+
+    fn stop(&mut self) {
+        self.stopped = Some(Instant::now());
+        self.ask(&Request::Stop);
+    }
+
+    fn hear(&mut self, place: usize, event: io::Result<Event>) {
+        let Some(waiting) = self.waiting.get_mut(place) else {
+            return;
+        };
+        let captured = &mut waiting.captured;
+        let pid = name(&captured.status);
+        match event {
+            Ok(Event::Status(status)) => {
+                if status.iterations != captured.status.iterations {
+                    self.moved = Instant::now();
+                }
+                captured.record = status
+                    .record
+                    .as_ref()
+                    .map(PathBuf::from)
+                    .or(captured.record.take());
+                captured.status = *status;
+                self.show();
+            }
+            Ok(Event::Opened { first }) => {
+                captured.first = Some(first);
+                self.moved = Instant::now();
+            }
+            Ok(Event::Closed(closed)) => {
+                waiting.is_over = true;
+                captured.record = closed.record.map(PathBuf::from).or(captured.record.take());
+                match closed.steps {
+                    Some((first, last)) => {
+                        (captured.first, captured.last) = (Some(first), Some(last));
+                    }
+                    None if self.is_stuck => {
+                        let Status {
+                            rule, iterations, ..
+                        } = &captured.status;
+                        output::say(format_args!(
+                            "{pid}: no iteration began for long ({iterations} so far, by {rule}): nothing was captured \
+                             (--wait TIME waits longer)"
+                        ));
+                        self.failed = true;
+                    }
+                    None => output::say(format_args!(
+                        "{pid}: the window closed without an iteration"
+                    )),
+                }
+            }
+            Ok(Event::Refused { why, .. }) => output::say(format_args!("{pid}: {why}")),
+            Ok(Event::Accepted { .. }) => {}
+            Err(_) => {
+                waiting.is_over = true;
+                self.failed = true;
+                output::say(format_args!(
+                    "{pid}: the process ended before its window closed"
+                ));
+            }
+        }
+    }
+
+    /// Shows how many iterations are done.
+    fn show(&mut self) {
+        let done = |waiting: &Waiting| {
+            let Captured { status, first, .. } = &waiting.captured;
+            first.map_or(0, |first| status.iterations.saturating_sub(first))
+        };
+        let done = self.waiting.iter().map(done).sum::<u64>();
+        self.progress.advance(done.saturating_sub(self.shown));
+        self.shown = self.shown.max(done);
+    }
+}

@@ -1,0 +1,285 @@
+//! `tllmprof capture`: the next steps of processes that run, the same ones in all that are in lockstep.
+//!
+//! [`begin`] has windows accepted, [`follow`] waits for them, [`read`] reads them out of the records.
+
+mod begin;
+mod follow;
+mod read;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tllmprof_config::Condition;
+use tllmprof_control::{Capture, Request, STEPS, Status};
+use tllmprof_export::Output;
+use tllmprof_report::{Process as Read, Report};
+
+use super::sockets::Process;
+use super::targets::Targets;
+use crate::failure::{self, usage};
+use crate::output;
+use crate::page::{self, Measured};
+pub use read::Windows;
+
+/// How long a process may take to close a window that was stopped.
+const CLOSING: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Processes in lockstep, as the ranks of one engine, are captured in the same iterations; one that is not, as an idle \
+replica, in its own. ^C closes the windows early; the processes go on.
+
+  tllmprof capture                  the next 50 iterations of the only process or run here
+  tllmprof capture 4711 --steps 200 --html page.html
+  tllmprof capture --all --for 10s -o captures/
+  tllmprof capture --repeat 10 --every 1m -o captures/
+  tllmprof capture --profiler       for a profiler that waits, as nsys profile -c cudaProfilerApi does")]
+pub struct Arguments {
+    #[command(flatten)]
+    targets: Targets,
+    #[command(flatten)]
+    wanted: Wanted,
+    /// Capture so often
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    repeat: u64,
+    /// From the beginning of one capture to that of the next, with --repeat
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    every: Duration,
+    /// Write a page of HTML, with timelines, of all that was captured
+    #[arg(long, value_name = "OUT")]
+    html: Option<PathBuf>,
+    /// Replace the page that is there
+    #[arg(long, requires = "html")]
+    force: bool,
+}
+
+/// What a capture takes.
+#[derive(clap::Args, Default)]
+pub struct Wanted {
+    /// Iterations to capture [default: 50, or with --for as many as come]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    steps: Option<u64>,
+    /// Iterations to let pass before
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    delay: u64,
+    /// How long to capture: 10s, 500ms or 2m
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+    /// Count only iterations whose batches fulfil this, as with tllmprof run --where
+    #[arg(long = "where", value_name = "EXPR")]
+    condition: Option<String>,
+    /// Take GPU kernels in the first 20 or N iterations; the process must have been started with --kernels
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20")]
+    kernels: Option<u64>,
+    /// Require garbage collections in the record
+    #[arg(long)]
+    gc: bool,
+    /// Require what threads do about the GIL in the record
+    #[arg(long)]
+    gil: bool,
+    /// Require sampled stacks in the record
+    #[arg(long)]
+    stacks: bool,
+    /// Open the window for the profiler that waits in the process: cudaProfilerStart and cudaProfilerStop are called, and no
+    /// record is begun; refuse if none waits
+    #[arg(long)]
+    profiler: bool,
+    /// Give up when no iteration has begun for this long
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    wait: Duration,
+    /// Copy the records here, one for each process and capture
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    output: Option<PathBuf>,
+}
+
+/// A time with a unit.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wanted = "wanted: a time such as 10s, 500ms or 2m";
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..] {
+        "ms" => 1e-3,
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wanted.to_owned()),
+    };
+    let number = digits.parse::<f64>().ok().filter(|number| *number > 0.0);
+    number
+        .and_then(|number| Duration::try_from_secs_f64(number * unit).ok())
+        .ok_or_else(|| wanted.to_owned())
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(text) = &arguments.wanted.condition
+        && let Err(problem) = Condition::parse(text)
+    {
+        let (problem, wanted) = (problem.problem, problem.wanted);
+        return Err(usage(format_args!(
+            "--where {text:?}: {problem} (wanted: {wanted})"
+        )));
+    }
+    let page = match &arguments.html {
+        Some(out) => {
+            let target = Output::new(out, arguments.force);
+            Some((out, target.with_context(|| out.display().to_string())?))
+        }
+        None => None,
+    };
+    let interrupts = interrupts()?;
+    let mut windows = Windows::default();
+    let mut failed = false;
+    for turn in 1..=arguments.repeat {
+        let since = Instant::now();
+        if arguments.repeat > 1 {
+            let of = arguments.repeat;
+            output::note(format_args!("capture {turn} of {of}"));
+        }
+        match capture(arguments, &interrupts, &mut windows) {
+            Ok(succeeded) => failed |= !succeeded,
+            Err(error) if turn == 1 => return Err(error),
+            // The next one may succeed.
+            Err(error) => {
+                output::say(format_args!("{}", failure::text(&error)));
+                failed = true;
+            }
+        }
+        let until = since + arguments.every;
+        if turn == arguments.repeat || !wait(until, &interrupts) {
+            break;
+        }
+    }
+    if let Some((out, target)) = page
+        && !windows.is_empty()
+    {
+        let out = out.display();
+        let read = windows.read()?;
+        let measured = Measured::of(&read);
+        page::write(&Report::new(read), &measured, target, true)
+            .with_context(|| out.to_string())?;
+        output::say(format_args!("the page is {out}"));
+    }
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// Captures once and reports; whether all windows were captured whole and could be read.
+fn capture(arguments: &Arguments, interrupts: &AtomicUsize, windows: &mut Windows) -> Result<bool> {
+    let (read, succeeded) = take(
+        arguments.targets.find()?,
+        &arguments.wanted,
+        interrupts,
+        windows,
+    )?;
+    if read.is_empty() {
+        return Ok(succeeded && arguments.wanted.profiler);
+    }
+    output::print(Report::new(read).text().as_bytes())?;
+    Ok(succeeded)
+}
+
+/// Captures in these processes: what was captured, and whether that is all of it.
+///
+/// # Errors
+/// Where one refuses, no iteration can be agreed on, or the user leaves.
+pub fn take(
+    processes: Vec<Process>,
+    wanted: &Wanted,
+    interrupts: &AtomicUsize,
+    windows: &mut Windows,
+) -> Result<(Vec<Read>, bool)> {
+    let members = begin::begin(processes, wanted)?;
+    let (captured, failed) = follow::follow(members, wanted, interrupts)?;
+    let read = read::read(&captured, wanted, windows)?;
+    Ok((read, !failed))
+}
+
+/// Waits until then; whether the user still wants to.
+fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
+    loop {
+        if interrupts.load(Ordering::Relaxed) > 0 {
+            return false;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+/// How often the user has had enough.
+fn interrupts() -> Result<Arc<AtomicUsize>> {
+    let count = Arc::new(AtomicUsize::new(0));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let count = Arc::clone(&count);
+        let act = move || {
+            count.fetch_add(1, Ordering::Relaxed);
+        };
+        // SAFETY: an atomic addition is all that it does.
+        unsafe { signal_hook::low_level::register(signal, act)? };
+    }
+    Ok(count)
+}
+
+impl Wanted {
+    /// So many steps, and nothing else.
+    pub fn of_steps(steps: u64) -> Self {
+        Self {
+            steps: Some(steps),
+            wait: Duration::from_secs(60),
+            ..Self::default()
+        }
+    }
+
+    fn request(&self, first: Option<u64>) -> Request {
+        Request::Capture(Capture {
+            steps: self
+                .steps
+                .or_else(|| self.duration.is_none().then_some(STEPS)),
+            duration: self.duration,
+            first,
+            delay: first
+                .is_none()
+                .then_some(self.delay)
+                .filter(|delay| *delay > 0),
+            condition: self.condition.clone(),
+            kernels: self.kernels,
+            gc: self.gc,
+            gil: self.gil,
+            stacks: self.stacks,
+            profiler: self.profiler,
+        })
+    }
+}
+
+/// A process as messages name it.
+fn name(status: &Status) -> String {
+    match status.rank {
+        Some(rank) => format!("{} (rank {rank})", status.pid),
+        None => status.pid.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_has_a_unit() {
+        let ms = |text| duration(text).map(|time| time.as_millis());
+        assert_eq!(ms("10s"), Ok(10_000));
+        assert_eq!((ms("1.5s"), ms("500ms")), (Ok(1500), Ok(500)));
+        assert_eq!((ms("2m"), ms("1h")), (Ok(120_000), Ok(3_600_000)));
+        for wrong in ["", "10", "s", "-1s", "0s", "1d", "infs", "1e300h"] {
+            assert!(duration(wrong).is_err(), "{wrong}");
+        }
+    }
+}

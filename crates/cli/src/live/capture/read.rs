@@ -1,0 +1,115 @@
+//! Reads what was captured, out of the records of the processes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tllmprof_report::Process as Read;
+
+use super::follow::Captured;
+use super::{Wanted, name};
+use crate::chosen::Chosen;
+use crate::live::record::reachable;
+use crate::{failure, output, processes};
+
+/// The windows that were captured so far: by the record of their process, the file that has them all, and their first
+/// iterations.
+#[derive(Default)]
+pub struct Windows(BTreeMap<PathBuf, (PathBuf, Vec<u64>)>);
+
+impl Windows {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The processes, each with all of its windows.
+    ///
+    /// # Errors
+    /// Where a record can no longer be read.
+    pub fn read(&self) -> Result<Vec<Read>> {
+        let all = self.0.values();
+        all.map(|(file, firsts)| {
+            of_windows(file, firsts).with_context(|| file.display().to_string())
+        })
+        .collect()
+    }
+
+    fn add(&mut self, record: &Path, file: PathBuf, first: u64) {
+        let (latest, firsts) = self.0.entry(record.to_owned()).or_default();
+        *latest = file;
+        firsts.push(first);
+    }
+}
+
+/// Reads what was captured, and copies it where that is wanted.
+///
+/// # Errors
+/// Where a copy cannot be made.
+pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<Vec<Read>> {
+    if let Some(folder) = &wanted.output {
+        fs::create_dir_all(folder).with_context(|| format!("-o {}", folder.display()))?;
+    }
+    let mut read = Vec::new();
+    for captured in all {
+        let Some(first) = captured.first else {
+            continue;
+        };
+        let pid = name(&captured.status);
+        let Some(record) = &captured.record else {
+            match (wanted.profiler, captured.last) {
+                (false, _) => output::say(format_args!(
+                    "{pid}: captured, and nothing is recorded: the process makes no record (TLLMPROF_TRACE)"
+                )),
+                (true, Some(last)) => output::say(format_args!(
+                    "{pid}: the profiler took iterations {first}-{last}"
+                )),
+                (true, None) => {}
+            }
+            continue;
+        };
+        let file = reachable(record, captured.status.pid);
+        let file = match &wanted.output {
+            Some(folder) => copy(&file, folder, captured)
+                .with_context(|| format!("{pid}: {}", file.display()))?,
+            None => file,
+        };
+        match of_windows(&file, &[first]) {
+            Ok(process) if process.windows.is_empty() => {
+                output::say(format_args!(
+                    "{pid}: {}: the window is not in the record: the disk may be full, or the record",
+                    file.display()
+                ));
+            }
+            Ok(process) => {
+                read.push(process);
+                windows.add(record, file, first);
+            }
+            Err(error) => output::say(format_args!(
+                "{pid}: {}: {}",
+                file.display(),
+                failure::text(&error)
+            )),
+        }
+    }
+    Ok(read)
+}
+
+fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let number = |number: Option<u64>| number.map_or(String::new(), |number| format!("-{number}"));
+    let name = format!(
+        "{stem}{}{}.tllmprof",
+        number(captured.first),
+        number(captured.last)
+    );
+    let to = folder.join(name);
+    fs::copy(file, &to)?;
+    Ok(to)
+}
+
+/// The process, with the windows that begin with these iterations alone.
+fn of_windows(file: &Path, firsts: &[u64]) -> Result<Read> {
+    let chosen = Chosen::new(processes::open(file, "reading")?, firsts)?;
+    Ok(Read::read(file.to_owned(), &chosen)?)
+}

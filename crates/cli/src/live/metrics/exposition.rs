@@ -1,0 +1,304 @@
+//! The text that Prometheus reads: what each metric is, and its value for each process.
+
+use std::fmt::Write;
+
+use tllmprof_control::{Phase, Status};
+
+use crate::live::record::Figures;
+
+/// A process, and what its record says of it.
+pub struct Seen {
+    pub status: Status,
+    pub figures: Option<Figures>,
+}
+
+/// A metric, by what a scrape calls its type.
+pub struct Family {
+    pub name: &'static str,
+    help: &'static str,
+    of: Of,
+}
+
+/// Where a value of a process comes from; a process without one has no line.
+enum Of {
+    Counter(fn(&Seen) -> Option<u64>),
+    Gauge(fn(&Seen) -> Option<u64>),
+    /// How long iterations take, in seconds.
+    Durations,
+    /// 1, with what is said of the process in words.
+    Info,
+    /// How many processes there are.
+    Count,
+}
+
+/// Upper bounds of a histogram's buckets, in nanoseconds and as a label.
+const BOUNDS: [(u64, &str); 22] = [
+    (500_000, "0.0005"),
+    (1_000_000, "0.001"),
+    (2_000_000, "0.002"),
+    (3_000_000, "0.003"),
+    (5_000_000, "0.005"),
+    (7_500_000, "0.0075"),
+    (10_000_000, "0.01"),
+    (15_000_000, "0.015"),
+    (20_000_000, "0.02"),
+    (30_000_000, "0.03"),
+    (50_000_000, "0.05"),
+    (75_000_000, "0.075"),
+    (100_000_000, "0.1"),
+    (150_000_000, "0.15"),
+    (200_000_000, "0.2"),
+    (300_000_000, "0.3"),
+    (500_000_000, "0.5"),
+    (750_000_000, "0.75"),
+    (1_000_000_000, "1"),
+    (2_000_000_000, "2"),
+    (5_000_000_000, "5"),
+    (10_000_000_000, "10"),
+];
+
+/// All of them.
+pub const FAMILIES: [Family; 10] = [
+    Family {
+        name: "tllmprof_processes",
+        help: "Processes that listen.",
+        of: Of::Count,
+    },
+    Family {
+        name: "tllmprof_process_info",
+        help: "1, with the rule by which the iterations of the process are counted.",
+        of: Of::Info,
+    },
+    Family {
+        name: "tllmprof_iterations_total",
+        help: "Iterations since the process began to count.",
+        of: Of::Counter(|seen| Some(seen.status.iterations)),
+    },
+    Family {
+        name: "tllmprof_iteration_seconds",
+        help: "How long iterations outside windows take.",
+        of: Of::Durations,
+    },
+    Family {
+        name: "tllmprof_window_open",
+        help: "1 while a window is open.",
+        of: Of::Gauge(|seen| Some(u64::from(seen.status.phase != Phase::Armed))),
+    },
+    Family {
+        name: "tllmprof_windows_total",
+        help: "Windows that were captured into the record.",
+        of: Of::Counter(|seen| Some(seen.figures.as_ref()?.windows())),
+    },
+    Family {
+        name: "tllmprof_waits_total",
+        help: "Calls to CUDA that waited for the GPU.",
+        of: Of::Counter(|seen| Some(seen.figures.as_ref()?.waits())),
+    },
+    Family {
+        name: "tllmprof_collections_total",
+        help: "Garbage collections of Python, where they are recorded.",
+        of: Of::Counter(|seen| seen.figures.as_ref()?.collections()),
+    },
+    Family {
+        name: "tllmprof_gil_handoffs_total",
+        help: "How often a thread took the GIL from another, where that is recorded.",
+        of: Of::Counter(|seen| seen.figures.as_ref()?.handoffs()),
+    },
+    Family {
+        name: "tllmprof_events_dropped_total",
+        help: "Events that the record did not keep, as it or its disk was full.",
+        of: Of::Counter(|seen| Some(seen.figures.as_ref()?.dropped())),
+    },
+];
+
+/// The metrics of these processes.
+pub fn text(seen: &[Seen]) -> String {
+    let mut out = String::new();
+    for family in &FAMILIES {
+        let lines = family.lines(seen);
+        if !lines.is_empty() {
+            let Family { name, help, .. } = family;
+            let kind = family.kind();
+            // A string takes all that is written to it.
+            let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+        }
+    }
+    out
+}
+
+impl Family {
+    const fn kind(&self) -> &'static str {
+        match self.of {
+            Of::Counter(_) => "counter",
+            Of::Gauge(_) | Of::Info | Of::Count => "gauge",
+            Of::Durations => "histogram",
+        }
+    }
+
+    fn lines(&self, all: &[Seen]) -> String {
+        let name = self.name;
+        let mut out = String::new();
+        if matches!(self.of, Of::Count) {
+            let _ = writeln!(out, "{name} {}", all.len());
+            return out;
+        }
+        for seen in all {
+            let labels = labels(&seen.status);
+            let _ = match &self.of {
+                Of::Counter(value) | Of::Gauge(value) => match value(seen) {
+                    Some(value) => writeln!(out, "{name}{{{labels}}} {value}"),
+                    None => Ok(()),
+                },
+                Of::Info => {
+                    let rule = escaped(&seen.status.rule);
+                    writeln!(out, "{name}{{{labels},rule=\"{rule}\"}} 1")
+                }
+                Of::Durations => match &seen.figures {
+                    Some(figures) => write_durations(&mut out, name, &labels, figures),
+                    None => Ok(()),
+                },
+                Of::Count => Ok(()),
+            };
+        }
+        out
+    }
+
+    /// The names that its lines have.
+    #[cfg(test)]
+    fn names(&self) -> Vec<String> {
+        match self.of {
+            Of::Durations => ["_bucket", "_sum", "_count"]
+                .map(|end| format!("{}{end}", self.name))
+                .to_vec(),
+            _ => vec![self.name.to_owned()],
+        }
+    }
+}
+
+fn write_durations(
+    out: &mut String,
+    name: &str,
+    labels: &str,
+    figures: &Figures,
+) -> std::fmt::Result {
+    let durations = figures.durations();
+    for (ns, le) in BOUNDS {
+        let within = durations.at_most(figures.ticks(ns));
+        writeln!(out, "{name}_bucket{{{labels},le=\"{le}\"}} {within}")?;
+    }
+    let count = durations.count();
+    let sum = figures.ns(durations.sum()) as f64 / 1e9;
+    writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}")?;
+    writeln!(out, "{name}_sum{{{labels}}} {sum}")?;
+    writeln!(out, "{name}_count{{{labels}}} {count}")
+}
+
+fn labels(status: &Status) -> String {
+    let rank = status.rank.map(|rank| rank.to_string());
+    let text = |text: &Option<String>| escaped(text.as_deref().unwrap_or_default());
+    format!(
+        "pid=\"{}\",host=\"{}\",run=\"{}\",rank=\"{}\",engine=\"{}\"",
+        status.pid,
+        escaped(&status.host),
+        text(&status.run),
+        text(&rank),
+        text(&status.engine)
+    )
+}
+
+/// Text as the value of a label.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use regex::Regex;
+    use serde_json::Value;
+
+    use super::*;
+
+    #[test]
+    fn each_metric_is_described_once_before_its_lines() {
+        let status = |pid: u64| Status {
+            pid,
+            host: "a \"b\"\\".to_owned(),
+            rank: Some(3),
+            iterations: 50,
+            ..Status::default()
+        };
+        let seen = [7, 8].map(|pid| Seen {
+            status: status(pid),
+            figures: None,
+        });
+        let text = text(&seen);
+        let begin = "# HELP tllmprof_processes Processes that listen.\n# TYPE tllmprof_processes gauge\n\
+                     tllmprof_processes 2\n";
+        assert!(text.starts_with(begin), "{text}");
+        let labels = r#"host="a \"b\"\\",run="",rank="3",engine="""#;
+        let expected = format!(
+            "# TYPE tllmprof_iterations_total counter\n\
+             tllmprof_iterations_total{{pid=\"7\",{labels}}} 50\n\
+             tllmprof_iterations_total{{pid=\"8\",{labels}}} 50\n"
+        );
+        assert!(text.contains(&expected), "{text}");
+        // Nothing is known without a record.
+        assert!(
+            !text.contains("seconds") && !text.contains("collections"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn bounds_are_what_they_are_called() {
+        for (ns, label) in BOUNDS {
+            let seconds: f64 = label.parse().unwrap();
+            assert_eq!((seconds * 1e9).round() as u64, ns, "{label}");
+        }
+        assert!(BOUNDS.is_sorted());
+    }
+
+    /// The queries of a dashboard.
+    fn queries(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(all) => {
+                for (name, value) in all {
+                    if (name == "expr" || name == "query")
+                        && let Some(query) = value.as_str()
+                    {
+                        found.push(query.to_owned());
+                    }
+                    queries(value, found);
+                }
+            }
+            Value::Array(all) => all.iter().for_each(|value| queries(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_dashboard_asks_for_metrics_that_there_are() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/grafana.json");
+        let dashboard: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        let known: BTreeSet<_> = FAMILIES.iter().flat_map(Family::names).collect();
+        let mut found = Vec::new();
+        queries(&dashboard, &mut found);
+        let metric = Regex::new(r"tllmprof_[a-z_]+").unwrap();
+        let mut asked = BTreeSet::new();
+        for query in &found {
+            let names: Vec<_> = metric
+                .find_iter(query)
+                .map(|name| name.as_str().to_owned())
+                .collect();
+            assert!(!names.is_empty() || query == "prometheus", "{query}");
+            assert!(names.iter().all(|name| known.contains(name)), "{query}");
+            asked.extend(names);
+        }
+        assert!(asked.len() >= 6, "{asked:?}");
+    }
+}

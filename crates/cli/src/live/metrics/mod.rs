@@ -1,0 +1,71 @@
+//! `tllmprof serve-metrics`: figures of the processes that run, for Prometheus.
+//!
+//! Each scrape asks the processes over their sockets, and reads the headers of their records: nothing is kept between
+//! scrapes. [`exposition`] is the text.
+
+mod exposition;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use anyhow::{Result, anyhow};
+use tiny_http::{Header, Method, Request, Response, Server};
+
+use super::record::Figures;
+use super::sockets;
+use crate::failure::worded;
+use crate::output;
+use exposition::Seen;
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Whoever can connect can read, so the default is for programs on this machine alone. examples/prometheus.yml scrapes \
+it, and examples/grafana.json is a dashboard.
+
+  tllmprof serve-metrics &
+  curl http://127.0.0.1:9427/metrics")]
+pub struct Arguments {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9427")]
+    listen: SocketAddr,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let listen = arguments.listen;
+    let server = Server::http(listen)
+        .map_err(|error| anyhow!("--listen {listen}: {}", worded(&error.to_string())))?;
+    let at = server.server_addr().to_ip().unwrap_or(listen);
+    output::note(format_args!("metrics are at http://{at}/metrics"));
+    loop {
+        let request = server
+            .recv()
+            .map_err(|error| anyhow!("--listen {listen}: {}", worded(&error.to_string())))?;
+        answer(request);
+    }
+}
+
+fn answer(request: Request) {
+    let path = request.url().split('?').next().unwrap_or_default();
+    let (status, text) = match (request.method(), path) {
+        (Method::Get | Method::Head, "/metrics") => (200, exposition::text(&seen())),
+        (Method::Get | Method::Head, "/") => (200, "metrics are at /metrics\n".to_owned()),
+        (Method::Get | Method::Head, _) => (404, "metrics are at /metrics\n".to_owned()),
+        _ => (405, "wanted: GET /metrics\n".to_owned()),
+    };
+    let mut response = Response::from_string(text).with_status_code(status);
+    if let Ok(header) = Header::from_bytes("Content-Type", TEXT) {
+        response.add_header(header);
+    }
+    // A client that is gone has no use for it.
+    let _ = request.respond(response);
+}
+
+fn seen() -> Vec<Seen> {
+    let of = |process: sockets::Process| Seen {
+        figures: Figures::of(&process.status),
+        status: process.status,
+    };
+    sockets::listening().into_iter().map(of).collect()
+}

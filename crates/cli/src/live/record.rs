@@ -1,0 +1,95 @@
+//! What the record of a process that runs says of it: the header of its file, which the process keeps up to date.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use tllmprof_calls::{CALLS, Kind};
+use tllmprof_control::Status;
+use tllmprof_record::{Clock, Counter, Header, Histogram, Reader};
+
+/// The record where it can be read here: the process may be in a container.
+pub fn reachable(record: &Path, pid: u64) -> PathBuf {
+    if record.exists() {
+        return record.to_owned();
+    }
+    let inside = record.strip_prefix("/").unwrap_or(record);
+    let beyond = PathBuf::from(format!("/proc/{pid}/root")).join(inside);
+    if beyond.exists() {
+        beyond
+    } else {
+        record.to_owned()
+    }
+}
+
+/// Figures of a process since its start. What the process does not count is nothing.
+pub struct Figures {
+    header: Header,
+    ns_per_tick: f64,
+}
+
+impl Figures {
+    /// Those of a process that makes a record which can be read here.
+    pub fn of(status: &Status) -> Option<Self> {
+        let record = reachable(Path::new(status.record.as_ref()?), status.pid);
+        let reader = Reader::new(File::open(record).ok()?).ok()?;
+        let header = reader.header().clone();
+        // Another process may have the name since.
+        (u64::from(header.pid) == status.pid).then(|| Self {
+            ns_per_tick: Clock::new(header.clock, &header.anchors).ns_per_tick(),
+            header,
+        })
+    }
+
+    /// The durations of the iterations outside windows, in ticks.
+    pub const fn durations(&self) -> &Histogram {
+        &self.header.outside
+    }
+
+    pub fn ns(&self, ticks: u64) -> u64 {
+        (ticks as f64 * self.ns_per_tick) as u64
+    }
+
+    pub fn ticks(&self, ns: u64) -> u64 {
+        (ns as f64 / self.ns_per_tick) as u64
+    }
+
+    /// The duration in nanoseconds that this share of the iterations does not exceed.
+    pub fn quantile(&self, share: f64) -> Option<u64> {
+        Some(self.ns(self.durations().quantile(share)?))
+    }
+
+    /// Calls that waited for the GPU, inside windows and outside.
+    pub fn waits(&self) -> u64 {
+        let of_row = |counter: fn(u8) -> Counter, row| self.header.counter(counter(row));
+        let waits = (0..)
+            .zip(CALLS)
+            .filter(|(_, call)| matches!(call.kind, Kind::Wait(_)));
+        waits
+            .map(|(row, _)| of_row(Counter::CallsOutside, row) + of_row(Counter::CallsInside, row))
+            .sum()
+    }
+
+    /// Collections of Python's garbage; nothing where there was none, or they are not counted.
+    pub fn collections(&self) -> Option<u64> {
+        self.counter(Counter::Collections)
+    }
+
+    /// Hand-overs of the GIL, likewise.
+    pub fn handoffs(&self) -> Option<u64> {
+        self.counter(Counter::GilHandoffs)
+    }
+
+    /// Windows that were opened.
+    pub const fn windows(&self) -> u64 {
+        self.header.counter(Counter::Windows)
+    }
+
+    /// Events that were not kept, as the record or its disk was full.
+    pub const fn dropped(&self) -> u64 {
+        self.header.counter(Counter::EventsDropped)
+    }
+
+    fn counter(&self, counter: Counter) -> Option<u64> {
+        Some(self.header.counter(counter)).filter(|count| *count > 0)
+    }
+}

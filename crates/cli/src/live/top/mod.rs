@@ -1,0 +1,167 @@
+//! `tllmprof top`: processes that run, on the terminal, once a second.
+//!
+//! One thread asks the processes ([`watched`]), another captures or stops where a key asks for that ([`orders`]), and the
+//! main one draws what they hand over ([`view`]) and reads keys ([`screen`]).
+
+mod orders;
+mod screen;
+mod view;
+mod watched;
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::{flag, low_level};
+
+use super::targets::Targets;
+use crate::inherited;
+use crate::output::Kept;
+use orders::{Captured, Orders};
+use screen::{Key, Screen};
+use view::View;
+use watched::{Row, Watched};
+
+/// How often processes are asked.
+const BETWEEN: Duration = Duration::from_secs(1);
+/// How long a key or a signal may wait to be looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Keys: q quits; the arrows select a process, and ESC all; c captures the next 50 iterations of what is selected; s closes
+what is open there. Where standard output is not a terminal, a plain table is printed once a second.
+
+  tllmprof top                 all processes here, those that come later too
+  tllmprof top -n 1 | cat      one table")]
+pub struct Arguments {
+    #[command(flatten)]
+    targets: Targets,
+    /// How many tables to print where standard output is not a terminal [default: until it is interrupted]
+    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let watched = Watched::new(&arguments.targets)?;
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    if io::stdout().is_terminal() && io::stdin().is_terminal() && !is_dumb {
+        live(watched)?;
+    } else {
+        print(watched, arguments.count)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints tables, until the reader has seen enough.
+fn print(mut watched: Watched, count: Option<u64>) -> io::Result<()> {
+    let mut printed = 0;
+    // A rate needs two looks.
+    watched.look();
+    while count.is_none_or(|count| printed < count) {
+        thread::sleep(BETWEEN);
+        let between = if printed > 0 { "\n" } else { "" };
+        let table = format!("{between}{}", view::table(&watched.look()));
+        let mut stdout = io::stdout().lock();
+        let written = stdout.write_all(crate::manners::spelled(&table).as_bytes());
+        match written.and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
+            result => result?,
+        }
+        printed += 1;
+    }
+    Ok(())
+}
+
+/// What other threads hand to the one that draws.
+enum Event {
+    Rows(Vec<Row>),
+    /// What became of an order; nothing where there is nothing to show.
+    Done(Vec<Captured>),
+}
+
+fn live(watched: Watched) -> Result<()> {
+    let signal = heard()?;
+    let kept = Kept::new();
+    let (to, events) = mpsc::channel();
+    let orders = Orders::new(to.clone());
+    thread::spawn(move || ask(watched, &to));
+    let screen = Screen::enter()?;
+    let ended = follow(&screen, &events, orders, &kept, &signal);
+    drop(screen);
+    drop(kept);
+    ended?;
+    if let Ok(signal @ 1..) = i32::try_from(signal.load(Ordering::Relaxed)) {
+        let _ = low_level::emulate_default_handler(signal);
+    }
+    Ok(())
+}
+
+/// The signal that ends it, once one has come.
+fn heard() -> Result<Arc<AtomicUsize>> {
+    let heard = Arc::new(AtomicUsize::new(0));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        if !inherited::is_ignored(signal) {
+            flag::register_usize(signal, Arc::clone(&heard), signal as usize)?;
+        }
+    }
+    Ok(heard)
+}
+
+/// Asks the processes for as long as somebody wants to know.
+fn ask(mut watched: Watched, to: &Sender<Event>) {
+    loop {
+        let since = Instant::now();
+        if to.send(Event::Rows(watched.look())).is_err() {
+            return;
+        }
+        thread::sleep(BETWEEN.saturating_sub(since.elapsed()));
+    }
+}
+
+/// Until a key or a signal ends it.
+fn follow(
+    screen: &Screen,
+    events: &Receiver<Event>,
+    mut orders: Orders,
+    kept: &Kept,
+    signal: &AtomicUsize,
+) -> Result<()> {
+    let mut view = View::default();
+    loop {
+        screen.draw(&view)?;
+        let key = screen.key(LOOK)?;
+        if signal.load(Ordering::Relaxed) != 0 || key == Some(Key::Quit) {
+            orders.leave();
+            return Ok(());
+        }
+        match key {
+            Some(Key::Up) => view.up(),
+            Some(Key::Down) => view.down(),
+            Some(Key::All) => view.select_all(),
+            Some(Key::Capture) => orders.capture(view.selected()),
+            Some(Key::Stop) => orders.stop(view.selected()),
+            Some(Key::Quit) | None => {}
+        }
+        loop {
+            match events.try_recv() {
+                Ok(Event::Rows(rows)) => view.show(rows),
+                Ok(Event::Done(captured)) => {
+                    orders.are_done();
+                    view.add(captured);
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    return Err(anyhow!("the processes are no longer asked"));
+                }
+            }
+        }
+        kept.take().into_iter().for_each(|line| view.say(line));
+    }
+}

@@ -1,0 +1,176 @@
+//! The terminal: taken, drawn on, and given back as it was, whatever ends the command.
+
+use std::io::{self, Write};
+use std::panic;
+use std::time::Duration;
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use crossterm::style::{Attribute, Print, SetAttribute};
+use crossterm::terminal::{
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode,
+    enable_raw_mode, size,
+};
+use crossterm::{execute, queue};
+
+use super::view::View;
+use crate::manners::spelled;
+
+/// The terminal while it is this command's. It is given back at its end, and before a panic is reported.
+pub struct Screen(());
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Key {
+    Quit,
+    Up,
+    Down,
+    All,
+    Capture,
+    Stop,
+}
+
+impl Screen {
+    /// # Errors
+    /// Where it is not a terminal, or cannot be set.
+    pub fn enter() -> io::Result<Self> {
+        let report = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            restore();
+            report(info);
+        }));
+        enable_raw_mode()?;
+        let screen = Self(());
+        execute!(io::stdout(), EnterAlternateScreen, Hide)?;
+        Ok(screen)
+    }
+
+    /// The key that is pressed within that time, if it means something. Returns at once where the size changes.
+    ///
+    /// # Errors
+    /// Where the terminal is gone.
+    pub fn key(&self, within: Duration) -> io::Result<Option<Key>> {
+        if !event::poll(within)? {
+            return Ok(None);
+        }
+        let Event::Key(key) = event::read()? else {
+            return Ok(None);
+        };
+        if key.kind == KeyEventKind::Release {
+            return Ok(None);
+        }
+        let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        Ok(match key.code {
+            KeyCode::Char('c' | 'd' | '\\') if has_control => Some(Key::Quit),
+            KeyCode::Char('q') => Some(Key::Quit),
+            KeyCode::Char('c') => Some(Key::Capture),
+            KeyCode::Char('s') => Some(Key::Stop),
+            KeyCode::Up => Some(Key::Up),
+            KeyCode::Down => Some(Key::Down),
+            KeyCode::Esc => Some(Key::All),
+            _ => None,
+        })
+    }
+
+    /// # Errors
+    /// Where the terminal is gone.
+    pub fn draw(&self, view: &View) -> io::Result<()> {
+        let (width, height) = size()?;
+        let mut out = Vec::new();
+        for (at, (line, stands_out)) in (0..height).zip(view.lines(height.into())) {
+            let line: String = spelled(&line).chars().take(width.into()).collect();
+            queue!(out, MoveTo(0, at))?;
+            if stands_out {
+                queue!(out, SetAttribute(Attribute::Reverse))?;
+            }
+            queue!(
+                out,
+                Print(line),
+                SetAttribute(Attribute::Reset),
+                Clear(ClearType::UntilNewLine)
+            )?;
+        }
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(&out)?;
+        stdout.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        restore();
+    }
+}
+
+/// Twice is as good as once.
+fn restore() {
+    // What cannot be given back is gone.
+    let _ = disable_raw_mode();
+    let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::fs::File;
+    use std::io::Read;
+    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::process::Command;
+
+    use super::*;
+
+    const NAME: &str =
+        "live::top::screen::tests::a_panic_is_reported_on_the_terminal_as_it_was_before";
+    const IN_CHILD: &str = "TEST_OF_SCREEN";
+
+    #[test]
+    fn a_panic_is_reported_on_the_terminal_as_it_was_before() {
+        if env::var_os(IN_CHILD).is_some() {
+            let _screen = Screen::enter().unwrap();
+            panic!("as planned");
+        }
+        let (mut master, mut slave) = (0, 0);
+        // SAFETY: writes two descriptors; no name, attributes or size.
+        let opened = unsafe {
+            libc::openpty(
+                &raw mut master,
+                &raw mut slave,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                std::ptr::null(),
+            )
+        };
+        assert_eq!(opened, 0, "a terminal");
+        // SAFETY: both were opened here and are nobody else's.
+        let (mut master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+        let end = || slave.try_clone().unwrap();
+        let status = Command::new(env::current_exe().unwrap())
+            .args(["--exact", NAME, "--nocapture"])
+            .env(IN_CHILD, "1")
+            .env("RUST_BACKTRACE", "0")
+            .stdin(end())
+            .stdout(end())
+            .stderr(end())
+            .status()
+            .unwrap();
+        assert!(!status.success());
+        // SAFETY: all zeros are a termios.
+        let mut now: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: writes the local.
+        let got = unsafe { libc::tcgetattr(slave.as_raw_fd(), &raw mut now) };
+        assert_eq!(got, 0);
+        assert_ne!(now.c_lflag & libc::ICANON, 0);
+        assert_ne!(now.c_lflag & libc::ECHO, 0);
+        drop(slave);
+        let mut written = Vec::new();
+        // A terminal ends by an error.
+        let _ = master.read_to_end(&mut written);
+        let written = String::from_utf8_lossy(&written);
+        let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("{written:?}"));
+        let (taken, given, said) = (
+            place("\x1b[?1049h"),
+            place("\x1b[?1049l"),
+            place("as planned"),
+        );
+        assert!(taken < given && given < said, "{written:?}");
+    }
+}

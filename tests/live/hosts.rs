@@ -1,0 +1,151 @@
+//! Windows on demand in hosts that fork, become other programs, close descriptors, or have none to spare.
+
+use std::fs;
+use std::io::Read;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::common::{built_command, can_exec, run, shim, skipped};
+use crate::place::{PATIENCE, Place, wait_until};
+
+#[test]
+fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
+    let place = Place::new();
+    let mut command = place.server("2000");
+    command.env("HOST", "forks");
+    let mut server = place.start(&mut command);
+    let peer = server.connect();
+    wait_until("the child", || place.path("child").exists());
+    let child = fs::read_to_string(place.path("child")).unwrap();
+    let (pid, sockets) = child.trim().split_once(' ').unwrap();
+    assert_eq!(sockets, "0");
+    wait_until("both sockets", || place.sockets().len() == 2);
+    let mut pids: Vec<_> = place
+        .ps()
+        .iter()
+        .map(|process| process["pid"].as_u64().unwrap())
+        .collect();
+    pids.sort_unstable();
+    let mut expected = [u64::from(server.pid()), pid.parse().unwrap()];
+    expected.sort_unstable();
+    assert_eq!(pids, expected);
+    drop(peer);
+    // The parent's is nobody's when it is gone, though its child lives.
+    server.kill();
+    let left: Vec<_> = place
+        .ps()
+        .iter()
+        .map(|process| process["pid"].to_string())
+        .collect();
+    assert_eq!(left, [pid]);
+    assert_eq!(place.sockets(), [format!("{pid}.sock")]);
+    fs::write(place.path("end"), "").unwrap();
+    wait_until("the child's end", || place.sockets().is_empty());
+}
+
+#[test]
+fn nothing_listens_after_an_exec_and_the_file_is_swept() {
+    if !can_exec() {
+        return skipped("the runner starts no other program");
+    }
+    let place = Place::new();
+    let mut command = place.server("2000");
+    command.env("HOST", "execs");
+    let server = place.start(&mut command);
+    let name = || fs::read_to_string(format!("/proc/{}/comm", server.pid())).unwrap();
+    wait_until("the other program", || name().trim() == "sleep");
+    assert!(place.ps().is_empty());
+    assert!(place.sockets().is_empty());
+    assert!(!server.has_thread());
+}
+
+#[test]
+fn a_host_that_closes_all_descriptors_keeps_its_own_and_is_found_again() {
+    let place = Place::new();
+    let mut command = place.server("2000");
+    // The stand-in's log is a descriptor, too.
+    command.env("HOST", "closes").env_remove("STANDIN_LOG");
+    let mut server = place.start(&mut command);
+    // A client waits meanwhile. Programs of other tests may listen, too, so commands name the process.
+    let mut peer = server.connect();
+    wait_until("the program's own files", || place.path("own").exists());
+    peer.say(b"{\"do\":\"status\"}\n");
+    let _ = peer.0.get_mut().read(&mut [0; 100]);
+    wait_until("the socket", || place.ps().len() == 1);
+    let captured = place.tllmprof(&format!("capture {} --steps 3", server.pid()));
+    assert!(captured.status.success(), "{}", captured.err());
+    let out = server.end();
+    assert!(
+        !out.contains("was taken") && out.contains("0 bytes in the program's own file"),
+        "{out}"
+    );
+}
+
+#[test]
+fn a_host_without_sockets_or_descriptors_to_spare_is_left_alone() {
+    let place = Place::new();
+    let mut command = place.server("200");
+    let mut server = place.start(command.env("HOST", "no_socket"));
+    wait_until("the line", || server.err().contains("no control socket"));
+    assert!(!server.has_thread() && place.sockets().is_empty());
+    assert!(server.end().contains("checksum"));
+    fs::remove_file(place.path("end")).unwrap();
+    let mut few = command_with_few_descriptors(&place);
+    let mut server = place.start(&mut few);
+    wait_until("the line", || server.err().contains("no control socket"));
+    assert!(server.end().contains("checksum"));
+}
+
+/// A server that may have 40 descriptors.
+fn command_with_few_descriptors(place: &Place) -> Command {
+    use std::os::unix::process::CommandExt;
+    let mut command = place.server("200");
+    let limit = || {
+        let limit = libc::rlimit {
+            rlim_cur: 40,
+            rlim_max: 40,
+        };
+        // SAFETY: reads the local.
+        match unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: setrlimit may be called between fork and exec.
+    unsafe { command.pre_exec(limit) };
+    command
+}
+
+#[test]
+fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
+    let place = Place::new();
+    for control in ["1", "0"] {
+        let mut command = built_command("/bin/sh");
+        command
+            .args(["-c", "cat /proc/$$/task/*/comm; ls /proc/$$/fd | wc -l"])
+            .env("LD_PRELOAD", shim())
+            .env("XDG_RUNTIME_DIR", place.path("run"))
+            .env("TLLMPROF_CONTROL", control)
+            .current_dir(place.0.folder());
+        let output = run(&mut command, PATIENCE);
+        assert_eq!(output.out().lines().next(), Some("sh"), "{}", output.out());
+        assert!(!output.out().contains("tllmprof"), "{}", output.out());
+        assert!(output.err().is_empty(), "{}", output.err());
+    }
+    assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
+    // And one that does, unless it is asked to listen.
+    for control in [None, Some("0")] {
+        let mut command = place.server("100");
+        match control {
+            Some(value) => command.env("TLLMPROF_CONTROL", value),
+            None => command.env_remove("TLLMPROF_CONTROL"),
+        };
+        let mut server = place.start(&mut command);
+        sleep(Duration::from_millis(200));
+        assert!(!server.has_thread());
+        server.end();
+        fs::remove_file(place.path("end")).unwrap();
+    }
+    assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
+}

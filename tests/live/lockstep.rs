@@ -1,0 +1,134 @@
+//! Ranks in lockstep: the same steps in all, whatever one of them does.
+
+use std::fs;
+use std::process::Stdio;
+
+use tllmprof_control::Phase;
+
+use crate::place::{Place, Running, wait_until};
+
+/// Four ranks that begin each step together, of which one is slow.
+pub fn ranks(place: &Place) -> Vec<Running> {
+    let start = |rank: usize| {
+        let period = if rank == 2 { 2000 } else { 100 };
+        let mut command = place.server(&format!("{period} barrier {rank} 4"));
+        command
+            .env("TLLMPROF_RANK", rank.to_string())
+            .env("TLLMPROF_RUN", "r");
+        command.env_remove("STANDIN_LOG");
+        command
+    };
+    // None comes to the end of its first step before all have started.
+    let commands: Vec<_> = (0..4).map(start).collect();
+    std::thread::scope(|scope| {
+        let all: Vec<_> = commands
+            .into_iter()
+            .map(|mut command| scope.spawn(move || place.start(&mut command)))
+            .collect();
+        all.into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    })
+}
+
+/// The windows that all of them have. A rank that is asked for a step that it has begun already refuses, and a later one is
+/// tried: the others may have taken the earlier one meanwhile.
+fn common(ranks: &[Running]) -> Vec<(u64, u64)> {
+    let all: Vec<_> = ranks.iter().map(Running::windows).collect();
+    let is_common = |window: &&(u64, u64)| all.iter().all(|of| of.contains(window));
+    all[0].iter().filter(is_common).copied().collect()
+}
+
+#[test]
+fn ranks_in_lockstep_are_captured_in_the_same_steps() {
+    let times = std::env::var("TLLMPROF_TEST_CAPTURES").map_or(25, |n| n.parse().unwrap());
+    let place = Place::new();
+    let mut ranks = ranks(&place);
+    wait_until("the sockets", || place.sockets().len() == 4);
+    for _ in 0..times {
+        let captured = place.tllmprof("capture --run r --steps 5");
+        assert!(captured.status.success(), "{}", captured.err());
+        assert!(
+            !captured.err().contains("not in lockstep"),
+            "{}",
+            captured.err()
+        );
+    }
+    assert_eq!(common(&ranks).len(), times);
+    // One that does something else opens at its own step.
+    let mut command = place.server("700");
+    command.env("TLLMPROF_RANK", "4").env("TLLMPROF_RUN", "r");
+    let mut other = place.start(&mut command);
+    let captured = place.tllmprof("capture --run r --steps 5 -o copies");
+    assert!(captured.status.success(), "{}", captured.err());
+    let line = format!("{} (rank 4) is not in lockstep", other.pid());
+    assert!(captured.err().contains(&line), "{}", captured.err());
+    assert!(captured.out().contains("5 processes"), "{}", captured.out());
+    assert_eq!(fs::read_dir(place.path("copies")).unwrap().count(), 5);
+    let last: Vec<_> = ranks
+        .iter()
+        .map(|rank| *rank.windows().last().unwrap())
+        .collect();
+    assert!(last.iter().all(|window| *window == last[0]), "{last:?}");
+    other.end();
+    ranks.iter_mut().for_each(|rank| drop(rank.end()));
+}
+
+#[test]
+fn a_rank_that_has_no_requests_is_named_and_the_others_are_whole() {
+    let place = Place::new();
+    let mut ranks = ranks(&place);
+    fs::create_dir(place.path("idle")).unwrap();
+    let mut command = place.server("500");
+    command
+        .env("TLLMPROF_RANK", "4")
+        .env("TLLMPROF_RUN", "r")
+        .current_dir(place.path("idle"));
+    let mut idle = place.start(&mut command);
+    wait_until("the sockets", || place.sockets().len() == 5);
+    fs::write(place.path("idle/pause"), "").unwrap();
+    let captured = place.tllmprof("capture --run r --steps 5 --wait 1s");
+    assert_eq!(captured.status.code(), Some(1), "{}", captured.err());
+    let line = format!("{} (rank 4): no iteration began for long", idle.pid());
+    assert!(captured.err().contains(&line), "{}", captured.err());
+    assert!(captured.out().contains("4 processes"), "{}", captured.out());
+    assert_eq!(common(&ranks).len(), 1);
+    // It is as it was: the next window is its own.
+    fs::remove_file(place.path("idle/pause")).unwrap();
+    let captured = place.tllmprof(&format!("capture {} --steps 5", idle.pid()));
+    assert!(captured.status.success(), "{}", captured.err());
+    ranks.iter_mut().for_each(|rank| drop(rank.end()));
+    fs::write(place.path("idle/end"), "").unwrap();
+    wait_until("the end", || idle.child.try_wait().unwrap().is_some());
+}
+
+#[test]
+fn a_rank_that_dies_in_the_midst_leaves_the_others_whole() {
+    let place = Place::new();
+    let mut ranks = ranks(&place);
+    wait_until("the sockets", || place.sockets().len() == 4);
+    let capture = place
+        .command("capture --all --steps 400")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut peer = ranks[3].connect();
+    wait_until("the window", || peer.status().phase == Phase::Open);
+    ranks[3].kill();
+    let output = capture.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    let line = format!(
+        "{} (rank 3): the process ended before its window closed",
+        ranks[3].pid()
+    );
+    assert!(err.contains(&line), "{err}");
+    let windows: Vec<_> = ranks[..3].iter().map(Running::windows).collect();
+    assert_eq!(windows[0].len(), 1);
+    assert_eq!(windows[0][0].1 - windows[0][0].0, 399);
+    assert!(windows.iter().all(|of| *of == windows[0]), "{windows:?}");
+    assert_eq!(place.ps().len(), 3);
+    assert_eq!(place.sockets().len(), 3, "the dead one's is swept");
+    ranks[..3].iter_mut().for_each(|rank| drop(rank.end()));
+}

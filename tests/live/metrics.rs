@@ -1,0 +1,264 @@
+//! `tllmprof serve-metrics`, scraped by hand and by Prometheus.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::{command, repo, run, skipped};
+use crate::place::{PATIENCE, Place, Running, wait_until};
+
+/// A program that is killed when it is needed no longer.
+struct Served {
+    child: Child,
+    /// `127.0.0.1:9427`.
+    at: String,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Served {
+    /// `tllmprof serve-metrics` at a free port.
+    fn metrics(place: &Place) -> Self {
+        let mut command = place.command("serve-metrics --listen 127.0.0.1:0");
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut line).unwrap();
+        let at = line
+            .trim()
+            .strip_prefix("tllmprof: metrics are at http://")
+            .and_then(|rest| rest.strip_suffix("/metrics"));
+        let at = at.unwrap_or_else(|| panic!("{line}")).to_owned();
+        Self { child, at }
+    }
+
+    /// The status and the text of the answer.
+    fn ask(&self, method: &str, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.at).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(stream, "{method} {path} HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, body.to_owned())
+    }
+
+    fn text(&self) -> String {
+        let (status, text) = self.ask("GET", "/metrics");
+        assert_eq!(status, 200, "{text}");
+        text
+    }
+
+    /// The values of a process, by what stands before them without the labels that all have.
+    fn values(&self, pid: u32) -> BTreeMap<String, f64> {
+        let own = format!("{{pid=\"{pid}\",");
+        let text = self.text();
+        let mine = text.lines().filter(|line| line.contains(&own));
+        mine.map(|line| {
+            let (name, rest) = line.split_once('{').unwrap();
+            let (labels, value) = rest.rsplit_once("} ").unwrap();
+            assert!(
+                labels.contains("rank=\"3\"") && labels.contains("run=\"r\""),
+                "{line}"
+            );
+            let bound = labels.split_once("le=");
+            let key = bound.map_or(name.to_owned(), |(_, bound)| format!("{name} {bound}"));
+            (key, value.parse().unwrap())
+        })
+        .collect()
+    }
+}
+
+fn ranked(place: &Place) -> Running {
+    let mut command = place.server("2000");
+    command.env("TLLMPROF_RANK", "3").env("TLLMPROF_RUN", "r");
+    place.start(&mut command)
+}
+
+#[test]
+fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
+    let place = Place::new();
+    let mut server = ranked(&place);
+    server.connect();
+    let pid = server.pid();
+    let served = Served::metrics(&place);
+    let counted = |values: &BTreeMap<String, f64>| values["tllmprof_iterations_total"];
+    let is_known = |values: &BTreeMap<String, f64>| {
+        // The rank is looked up with the iteration after it was asked for first.
+        counted(values) > 100.0
+    };
+    served.text();
+    wait_until("iterations", || is_known(&served.values(pid)));
+    let before = served.values(pid);
+    wait_until("more", || counted(&served.values(pid)) > counted(&before));
+    let values = served.values(pid);
+    let buckets: Vec<_> = values
+        .iter()
+        .filter(|(key, _)| key.starts_with("tllmprof_iteration_seconds_bucket"))
+        .map(|(key, value)| {
+            let bound = key.rsplit('"').nth(1).unwrap();
+            (bound.parse::<f64>().unwrap(), *value)
+        })
+        .collect();
+    let mut sorted = buckets.clone();
+    sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+    assert!(
+        sorted.len() > 10 && sorted.windows(2).all(|two| two[0].1 <= two[1].1),
+        "{sorted:?}"
+    );
+    let count = values["tllmprof_iteration_seconds_count"];
+    assert_eq!(sorted.last().unwrap(), &(f64::INFINITY, count));
+    assert!(count > 90.0, "{count}");
+    // None is shorter than what the program sleeps, and all together are the time that it ran.
+    assert_eq!(sorted[2], (0.002, 0.0), "{sorted:?}");
+    assert!(values["tllmprof_iteration_seconds_sum"] >= 0.002 * count);
+    assert!(values["tllmprof_waits_total"] > 0.0);
+    assert_eq!(values["tllmprof_windows_total"], 0.0);
+    assert_eq!(values["tllmprof_window_open"], 0.0);
+    assert!(
+        !values.contains_key("tllmprof_collections_total"),
+        "{values:?}"
+    );
+    let captured = place.tllmprof(&format!("capture {pid} --steps 3"));
+    assert!(captured.status.success(), "{}", captured.err());
+    assert_eq!(served.values(pid)["tllmprof_windows_total"], 1.0);
+    // What is not there, and not allowed.
+    assert_eq!(served.ask("GET", "/else").0, 404);
+    assert_eq!(served.ask("POST", "/metrics").0, 405);
+    let (status, body) = served.ask("HEAD", "/metrics");
+    assert_eq!((status, body.as_str()), (200, ""));
+    // A client that sends rubbish, or says nothing, is not waited for.
+    let silent = TcpStream::connect(&served.at).unwrap();
+    TcpStream::connect(&served.at)
+        .unwrap()
+        .write_all(b"\x00\xff rubbish\r\n\r\n")
+        .unwrap();
+    served.text();
+    drop(silent);
+    let taken = place.tllmprof(&format!("serve-metrics --listen {}", served.at));
+    assert_eq!(taken.status.code(), Some(1));
+    let line = format!("--listen {}: Address already in use", served.at);
+    assert!(taken.err().contains(&line), "{}", taken.err());
+    server.end();
+    wait_until("its end", || served.values(pid).is_empty());
+}
+
+/// The folder of Prometheus and promtool; without them the running test says what it leaves out.
+/// `TLLMPROF_TEST_PROMETHEUS=fetch` alone has them fetched.
+fn prometheus() -> Option<PathBuf> {
+    let mut get = Command::new(repo().join("scripts/get-prometheus"));
+    if std::env::var("TLLMPROF_TEST_PROMETHEUS").as_deref() != Ok("fetch") {
+        get.arg("--no-fetch");
+    }
+    let got = run(&mut get, Duration::from_secs(600));
+    match got.status.code() {
+        Some(0) => Some(got.out().trim().into()),
+        Some(3) => {
+            skipped(got.err().trim());
+            None
+        }
+        _ => panic!("scripts/get-prometheus: {}\n{}", got.status, got.err()),
+    }
+}
+
+/// What Prometheus answers to a query, now.
+fn query(prometheus: &Served, query: &str) -> Vec<Value> {
+    let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let (status, body) = prometheus.ask("GET", &format!("/api/v1/query?query={encoded}"));
+    assert_eq!(status, 200, "{query}: {body}");
+    let answer: Value = serde_json::from_str(&body).unwrap();
+    answer["data"]["result"].as_array().unwrap().clone()
+}
+
+#[test]
+fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
+    let Some(folder) = prometheus() else { return };
+    let place = Place::new();
+    let mut server = ranked(&place);
+    server.connect();
+    let served = Served::metrics(&place);
+    let text = place.path("metrics");
+    fs::write(&text, served.text()).unwrap();
+    let mut check = command(folder.join("promtool"));
+    let checked = check
+        .args(["check", "metrics"])
+        .stdin(fs::File::open(&text).unwrap())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success() && said.is_empty(), "{said}");
+    // The configuration of the examples, at this port and oftener.
+    let example = fs::read_to_string(repo().join("examples/prometheus.yml")).unwrap();
+    assert!(
+        example.contains("127.0.0.1:9427") && example.contains(": 5s"),
+        "{example}"
+    );
+    let config = example
+        .replace("127.0.0.1:9427", &served.at)
+        .replace(": 5s", ": 500ms");
+    fs::write(place.path("prometheus.yml"), config).unwrap();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let log = || fs::File::create(place.path("prometheus.log")).unwrap();
+    let child = command(folder.join("prometheus"))
+        .arg(format!(
+            "--config.file={}",
+            place.path("prometheus.yml").display()
+        ))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            place.path("data").display()
+        ))
+        .arg(format!("--web.listen-address={port}"))
+        .stdout(Stdio::null())
+        .stderr(log())
+        .spawn()
+        .unwrap();
+    let prometheus = Served {
+        child,
+        at: port.to_string(),
+    };
+    wait_until("Prometheus", || {
+        TcpStream::connect(&prometheus.at).is_ok() && prometheus.ask("GET", "/-/ready").0 == 200
+    });
+    let of_server = format!("tllmprof_iterations_total{{pid=\"{}\"}}", server.pid());
+    wait_until("its rate", || {
+        let rate = query(&prometheus, &format!("rate({of_server}[10s])"));
+        rate.first().is_some_and(|one| {
+            assert_eq!(
+                (&one["metric"]["rank"], &one["metric"]["run"]),
+                (&"3".into(), &"r".into())
+            );
+            one["value"][1].as_str().unwrap().parse::<f64>().unwrap() > 1.0
+        })
+    });
+    let dashboard: Value =
+        serde_json::from_slice(&fs::read(repo().join("examples/grafana.json")).unwrap()).unwrap();
+    let targets = |panel: &Value| panel["targets"].as_array().unwrap().clone();
+    let panels = dashboard["panels"].as_array().unwrap();
+    let exprs: Vec<_> = panels.iter().flat_map(targets).collect();
+    assert!(exprs.len() > 8);
+    for target in exprs {
+        let expr = target["expr"].as_str().unwrap();
+        let expr = expr.replace("$__rate_interval", "10s").replace("$run", "r");
+        let found = query(&prometheus, &expr);
+        // Nothing of Python runs here.
+        let is_of_python = expr.contains("collections") || expr.contains("gil");
+        assert_eq!(found.is_empty(), is_of_python, "{expr}: {found:?}");
+    }
+    server.end();
+}

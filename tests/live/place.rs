@@ -1,0 +1,310 @@
+//! Servers that listen, in a folder of their own, and those who talk to them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tllmprof_control::{Capture, Event, Phase, Request, Status};
+
+use crate::common::{
+    Built, Output, Scratch, build_once, built_command, command, read_log, run, shim, standin,
+    tllmprof,
+};
+
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `tests/live/server.c`, built once.
+pub fn server() -> &'static Path {
+    static BUILT: Built = Built::new();
+    build_once(&BUILT, "live/server.c", &["-l:libcudart.so.12"])
+}
+
+/// A folder in which servers run and have their sockets.
+pub struct Place(pub Scratch);
+
+/// A server that runs.
+pub struct Running {
+    pub child: Child,
+    /// Its number in the file names.
+    name: String,
+    folder: PathBuf,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let place = Self(Scratch::new("live"));
+        fs::create_dir(place.0.path("run")).unwrap();
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path(name)
+    }
+
+    /// A server that listens, by its rule, and is not started yet.
+    pub fn server(&self, args: &str) -> Command {
+        let mut command = built_command(server());
+        command
+            .args(args.split_whitespace())
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", shim())
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .env("TLLMPROF_CONTROL", "1")
+            .env("TLLMPROF_STEP", "cudaGraphLaunch")
+            .env("TLLMPROF_TRACE", "%p.tllmprof")
+            .env("STANDIN_LOG", self.path("calls"))
+            .current_dir(self.0.folder());
+        command
+    }
+
+    /// Starts it and waits for its first step.
+    pub fn start(&self, command: &mut Command) -> Running {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let name = COUNT
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+            .to_string();
+        let file = |kind: &str| fs::File::create(self.path(&format!("{name}.{kind}"))).unwrap();
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file("out"))
+            .stderr(file("err"))
+            .spawn()
+            .unwrap();
+        let running = Running {
+            child,
+            folder: self.0.folder().to_owned(),
+            name,
+        };
+        wait_until("the first step", || running.out().contains("ready"));
+        running
+    }
+
+    /// `tllmprof` with these arguments, by who has the same folder.
+    pub fn command(&self, args: &str) -> Command {
+        let mut command = command(tllmprof());
+        command
+            .args(args.split_whitespace())
+            .env("XDG_RUNTIME_DIR", self.path("run"))
+            .current_dir(self.0.folder());
+        command
+    }
+
+    pub fn tllmprof(&self, args: &str) -> Output {
+        run(&mut self.command(args), PATIENCE)
+    }
+
+    /// What `tllmprof ps --json` lists of these processes, in their order.
+    pub fn ps(&self) -> Vec<Value> {
+        let listed = self.tllmprof("ps --json");
+        assert!(listed.status.success(), "{}", listed.err());
+        serde_json::from_slice(&listed.stdout).unwrap()
+    }
+
+    pub fn sockets(&self) -> Vec<String> {
+        let list = fs::read_dir(self.path("run/tllmprof"))
+            .into_iter()
+            .flatten();
+        list.map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn text(&self, kind: &str) -> String {
+        fs::read_to_string(self.folder.join(format!("{}.{kind}", self.name))).unwrap()
+    }
+
+    pub fn out(&self) -> String {
+        self.text("out")
+    }
+
+    pub fn err(&self) -> String {
+        self.text("err")
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder
+            .join(format!("run/tllmprof/{}.sock", self.pid()))
+    }
+
+    pub fn connect(&self) -> Peer {
+        wait_until("the socket", || UnixStream::connect(self.socket()).is_ok());
+        Peer::to(&self.socket())
+    }
+
+    pub fn record(&self) -> PathBuf {
+        self.folder.join(format!("{}.tllmprof", self.pid()))
+    }
+
+    /// The first and the last iteration of each window of its record.
+    pub fn windows(&self) -> Vec<(u64, u64)> {
+        let report = run(
+            command(tllmprof())
+                .args(["report", "--json"])
+                .arg(self.record()),
+            PATIENCE,
+        );
+        let json: Value = serde_json::from_slice(&report.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", report.err()));
+        let windows = json["processes"][0]["windows"].as_array().unwrap();
+        let ends = |window: &Value| {
+            let (first, last) = (
+                window["first"].as_u64().unwrap(),
+                window["last"].as_u64().unwrap(),
+            );
+            let count = window["iterations"].as_array().unwrap().len() as u64;
+            assert_eq!(count, last - first + 1, "{first}-{last}");
+            (first, last)
+        };
+        windows.iter().map(ends).collect()
+    }
+
+    /// Has it end, and what it wrote then.
+    #[track_caller]
+    pub fn end(&mut self) -> String {
+        fs::write(self.folder.join("end"), "").unwrap();
+        wait_until("the end", || self.child.try_wait().unwrap().is_some());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}\n{}", self.err());
+        self.out()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// How many of these it has: `fd`, `task`.
+    pub fn count(&self, of: &str) -> usize {
+        fs::read_dir(format!("/proc/{}/{of}", self.pid()))
+            .unwrap()
+            .count()
+    }
+
+    /// KiB of memory.
+    pub fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    pub fn has_thread(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        let name =
+            |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        tasks
+            .flatten()
+            .any(|task| name(task).trim() == "tllmprof-live")
+    }
+}
+
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what} did not come");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// Whoever talks to a server by lines.
+pub struct Peer(pub BufReader<UnixStream>);
+
+impl Peer {
+    pub fn to(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    pub fn say(&mut self, line: &[u8]) {
+        self.0.get_mut().write_all(line).unwrap();
+    }
+
+    pub fn hear(&mut self) -> Event {
+        let mut line = Vec::new();
+        self.0.read_until(b'\n', &mut line).unwrap();
+        Event::from_line(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"))
+    }
+
+    pub fn ask(&mut self, request: &Request) -> Event {
+        self.say(request.to_line().as_bytes());
+        self.hear()
+    }
+
+    pub fn status(&mut self) -> Status {
+        match self.ask(&Request::Status) {
+            Event::Status(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Asks for a window of so many steps and waits for its end: the steps that were accepted and those that were taken.
+    pub fn capture(&mut self, steps: u64) -> ((u64, u64), (u64, u64)) {
+        let accepted = self.ask(&of_steps(steps));
+        let Event::Accepted {
+            first,
+            last: Some(last),
+        } = accepted
+        else {
+            panic!("{accepted:?}");
+        };
+        assert_eq!(self.hear(), Event::Opened { first });
+        match self.hear() {
+            Event::Closed(closed) => ((first, last), closed.steps.unwrap()),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub fn of_steps(steps: u64) -> Request {
+    Request::Capture(Capture {
+        steps: Some(steps),
+        ..Capture::default()
+    })
+}
+
+/// Where the driver saw the profiler started and stopped: how many graphs the process had launched.
+pub fn switches(log: &Path, pid: u32) -> Vec<(u64, u64)> {
+    let (mut launches, mut first, mut found) = (0, 0, Vec::new());
+    for call in read_log(log).iter().filter(|call| call.pid == pid) {
+        match call.function.as_str() {
+            "cuProfilerStart" => first = launches,
+            "cuProfilerStop" => found.push((first, launches - 1)),
+            name if name.starts_with("cuGraphLaunch") => launches += 1,
+            _ => {}
+        }
+    }
+    found
+}
+
+impl Peer {
+    /// Whether the window is open, whatever else is said.
+    pub fn status_or_event(&mut self) -> bool {
+        self.say(Request::Status.to_line().as_bytes());
+        loop {
+            if let Event::Status(status) = self.hear() {
+                return status.phase == Phase::Open;
+            }
+        }
+    }
+}

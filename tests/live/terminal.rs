@@ -1,0 +1,128 @@
+//! A terminal in which a command runs, and what is on its screen.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use crate::place::wait_until;
+
+const ROWS: u16 = 30;
+const COLUMNS: u16 = 120;
+
+pub struct Terminal {
+    master: File,
+    /// Kept open, so that what is asked of the terminal is answered when the command has ended.
+    slave: File,
+    screen: Arc<Mutex<vt100::Parser>>,
+    pub child: Child,
+}
+
+impl Terminal {
+    /// Starts the command, with a terminal of its own.
+    pub fn start(command: &mut Command) -> Self {
+        let (mut master, mut slave) = (0, 0);
+        let size = libc::winsize {
+            ws_row: ROWS,
+            ws_col: COLUMNS,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        // SAFETY: writes two descriptors and reads the size; no name or attributes.
+        let opened = unsafe {
+            libc::openpty(
+                &raw mut master,
+                &raw mut slave,
+                std::ptr::null_mut(),
+                std::ptr::null(),
+                &raw const size,
+            )
+        };
+        assert_eq!(opened, 0, "a terminal");
+        // SAFETY: both were opened here and are nobody else's.
+        let (master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+        let end = || slave.try_clone().unwrap();
+        command.stdin(end()).stdout(end()).stderr(end());
+        let own = || {
+            // SAFETY: takes nothing; a child that was just forked leads no group.
+            let session = unsafe { libc::setsid() };
+            // SAFETY: the standard input is the terminal, which no session has.
+            match session >= 0 && unsafe { libc::ioctl(0, libc::TIOCSCTTY, 0) } == 0 {
+                true => Ok(()),
+                false => Err(std::io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: setsid and ioctl may be called between fork and exec.
+        unsafe { command.pre_exec(own) };
+        let child = command.env("TERM", "xterm").spawn().unwrap();
+        let size = |count| NonZero::new(count).unwrap();
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(size(ROWS), size(COLUMNS), 0)));
+        let (mut reader, to) = (master.try_clone().unwrap(), Arc::clone(&screen));
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut bytes) {
+                to.lock().unwrap().process(&bytes[..count]);
+            }
+        });
+        Self {
+            master,
+            slave,
+            screen,
+            child,
+        }
+    }
+
+    pub fn press(&mut self, keys: &[u8]) {
+        self.master.write_all(keys).unwrap();
+    }
+
+    pub fn text(&self) -> String {
+        self.screen.lock().unwrap().screen().contents()
+    }
+
+    /// The line that stands out, if one does.
+    pub fn selected(&self) -> Option<String> {
+        let parser = self.screen.lock().unwrap();
+        let screen = parser.screen();
+        let row = (0..ROWS).find(|row| screen.cell(*row, 2).is_some_and(|cell| cell.inverse()))?;
+        screen.contents_between(row, 0, row, COLUMNS).into()
+    }
+
+    #[track_caller]
+    pub fn wait_for(&self, what: &str) {
+        let shown = || self.text().contains(what);
+        if std::panic::catch_unwind(|| wait_until(what, shown)).is_err() {
+            panic!("{what:?} is not on the screen:\n{}", self.text());
+        }
+    }
+
+    /// Waits for the end, and for what was written before it.
+    pub fn end(&mut self) -> ExitStatus {
+        wait_until("the end", || self.child.try_wait().unwrap().is_some());
+        self.child.wait().unwrap()
+    }
+
+    /// Whether the terminal is as a shell has it: lines are edited and echoed, the cursor and the main screen are shown.
+    pub fn is_as_before(&self) -> bool {
+        // SAFETY: all zeros are a termios.
+        let mut now: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: writes the local.
+        let got = unsafe { libc::tcgetattr(self.slave.as_raw_fd(), &raw mut now) };
+        assert_eq!(got, 0);
+        let wanted = libc::ICANON | libc::ECHO | libc::ISIG;
+        let parser = self.screen.lock().unwrap();
+        let screen = parser.screen();
+        now.c_lflag & wanted == wanted && !screen.alternate_screen() && !screen.hide_cursor()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

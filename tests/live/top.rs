@@ -1,0 +1,132 @@
+//! `tllmprof top` on a terminal, and in a pipe.
+
+use std::os::unix::process::ExitStatusExt;
+
+use tllmprof_control::Event;
+
+use crate::lockstep::ranks;
+use crate::place::{Place, of_steps, wait_until};
+use crate::terminal::Terminal;
+
+const DOWN: &[u8] = b"\x1b[B";
+
+#[test]
+fn top_shows_the_ranks_and_captures_what_is_selected() {
+    let place = Place::new();
+    let mut ranks = ranks(&place);
+    wait_until("the sockets", || place.sockets().len() == 4);
+    let mut top = Terminal::start(&mut place.command("top --run r"));
+    top.wait_for("4 processes, selected: all");
+    assert!(!top.is_as_before());
+    // Each has its iterations, a rate, times and waits, and none counts collections.
+    wait_until("figures", || {
+        let is_full = |row: &str| {
+            let cells: Vec<_> = row.split_whitespace().collect();
+            cells.len() == 13
+                && cells[2] == "armed"
+                && cells[3..5]
+                    .iter()
+                    .all(|cell| cell.parse::<f64>().is_ok_and(|n| n > 0.0))
+                && [cells[6], cells[8]]
+                    .iter()
+                    .all(|unit| ["ms", "µs", "us", "s"].contains(unit))
+                && cells[9].parse::<f64>().is_ok_and(|n| n > 0.0)
+                && cells[10..] == ["-"; 3]
+        };
+        let text = top.text();
+        ranks.iter().enumerate().all(|(rank, process)| {
+            let begin = format!("{}     {rank}  ", process.pid());
+            let row = text
+                .lines()
+                .find(|line| line.trim_start().starts_with(&begin));
+            row.is_some_and(is_full)
+        })
+    });
+    top.press(DOWN);
+    top.press(DOWN);
+    let second = ranks[1].pid();
+    top.wait_for(&format!("selected: {second}"));
+    wait_until("the row", || {
+        top.selected()
+            .is_some_and(|row| row.trim_start().starts_with(&second.to_string()))
+    });
+    top.press(b"c");
+    top.wait_for("Captured: shares of the time of iterations");
+    let taken: Vec<_> = ranks.iter().map(|rank| rank.windows()).collect();
+    assert_eq!(taken.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 0, 0]);
+    let (first, last) = taken[1][0];
+    assert_eq!(last - first, 49);
+    top.wait_for(&format!("{second}     1  {first}-{last}  "));
+    // With ESC all are selected, and all are captured in the same iterations.
+    top.press(b"\x1b");
+    top.wait_for("selected: all");
+    top.press(b"c");
+    wait_until("the windows", || {
+        let all: Vec<_> = ranks.iter().map(|rank| rank.windows()).collect();
+        all.iter().all(|of| {
+            of.last() == all[0].last() && of.last().is_some_and(|one| one.1 - one.0 == 49)
+        })
+    });
+    top.press(b"q");
+    assert!(top.end().success());
+    wait_until("the terminal", || top.is_as_before());
+    ranks.iter_mut().for_each(|rank| drop(rank.end()));
+}
+
+#[test]
+fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_back() {
+    let place = Place::new();
+    let mut server = place.start(&mut place.server("500"));
+    let mut peer = server.connect();
+    let mut top = Terminal::start(&mut place.command("top"));
+    let pid = server.pid().to_string();
+    top.wait_for(&pid);
+    assert!(matches!(
+        peer.ask(&of_steps(1_000_000)),
+        Event::Accepted { .. }
+    ));
+    wait_until("the window", || top.text().contains("open"));
+    top.press(DOWN);
+    top.wait_for(&format!("selected: {pid}"));
+    top.press(b"s");
+    wait_until("the end of the window", || !peer.status_or_event());
+    top.wait_for("the window closed with iterations");
+    let mut other = place.start(&mut place.server("500"));
+    top.wait_for(&other.pid().to_string());
+    server.kill();
+    wait_until("its row to go", || !top.text().contains(&format!("{pid} ")));
+    // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+    unsafe { libc::kill(top.child.id().cast_signed(), libc::SIGTERM) };
+    assert_eq!(top.end().signal(), Some(libc::SIGTERM));
+    wait_until("the terminal", || top.is_as_before());
+    other.end();
+}
+
+#[test]
+fn top_prints_a_table_into_a_pipe_and_names_a_process_that_is_not_there() {
+    let place = Place::new();
+    let mut server = place.start(&mut place.server("500"));
+    server.connect();
+    let pid = server.pid();
+    let tables = place.tllmprof(&format!("top -n 2 {pid}"));
+    assert!(tables.status.success(), "{}", tables.err());
+    let out = tables.out();
+    assert!(!out.contains('\x1b'), "{out:?}");
+    let rows: Vec<_> = out
+        .lines()
+        .filter(|line| line.trim_start().starts_with(&pid.to_string()))
+        .collect();
+    assert_eq!(
+        (rows.len(), out.matches("STEPS/S").count()),
+        (2, 2),
+        "{out}"
+    );
+    server.end();
+    let refused = place.tllmprof(&format!("top {pid}"));
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        refused.err().contains("there is no such process"),
+        "{}",
+        refused.err()
+    );
+}
