@@ -25,6 +25,7 @@ use tllmprof_platform::injection;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_session::{Facts, Place};
+use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window;
 use tllmprof_steps::window::Point;
 use tllmprof_steps::window::Taken;
@@ -476,6 +477,10 @@ impl tllmprof_session::Sink for Profilers {
 
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>) {
         recorder::count_calls(counts);
+    }
+
+    fn take_spent(&self) -> Spent {
+        recorder::watch::take()
     }
 
     fn has_edge_at(&self, point: Point) -> bool {

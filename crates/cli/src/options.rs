@@ -25,6 +25,20 @@ pub struct Options {
     /// With --where: close the window during iterations that do not count, at most once in 100 ms
     #[arg(long)]
     where_split: bool,
+    /// Open a window behind an iteration for which EXPR holds, such as 'iteration > 2*p50 or gc > 10ms': comparisons of
+    /// iteration, gc, gil and wait with times, and those of --where, joined by and, or, not and parentheses. p50 is the
+    /// median of iterations with alike batches
+    #[arg(long, value_name = "EXPR")]
+    when: Option<OsString>,
+    /// With --when: open N windows at most in the time of --per [default: 10]
+    #[arg(long, value_name = "N")]
+    at_most: Option<String>,
+    /// With --when: the time in which --at-most windows open, such as 30m [default: 1h]
+    #[arg(long, value_name = "TIME")]
+    per: Option<String>,
+    /// With --when: how many iterations such a window has [default: 50]
+    #[arg(long, value_name = "N")]
+    when_steps: Option<OsString>,
     /// For an engine that is not known: the Python function whose arguments hold the batch, and formulas for requests
     /// and two of tokens, prefill_tokens and decode_tokens, such as
     /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'. Without --step, each
@@ -121,6 +135,13 @@ impl Options {
                 "TLLMPROF_WHERE_SPLIT",
                 on(self.where_split, "1"),
             ),
+            ("--when", "TLLMPROF_WHEN", self.when.clone()),
+            ("--at-most", "TLLMPROF_WHEN_AT_MOST", self.at_most()),
+            (
+                "--when-steps",
+                "TLLMPROF_WHEN_STEPS",
+                self.when_steps.clone(),
+            ),
             ("--batch", "TLLMPROF_BATCH", self.batch.clone()),
             ("--step", "TLLMPROF_STEP", self.step.clone()),
             ("--warmup", "TLLMPROF_WARMUP", self.warmup.clone()),
@@ -171,6 +192,14 @@ impl Options {
         let is_asked = self.window.is_some() || WINDOW_VARIABLES.iter().any(is_set);
         let default = || (!is_asked).then(|| OsString::from("steady"));
         self.window.clone().or_else(default)
+    }
+
+    /// How many windows may open by themselves, in how long.
+    fn at_most(&self) -> Option<OsString> {
+        let is_asked = self.at_most.is_some() || self.per.is_some();
+        let at_most = self.at_most.as_deref().unwrap_or("10");
+        let per = self.per.as_deref().unwrap_or("1h");
+        is_asked.then(|| format!("{at_most}/{per}").into())
     }
 
     /// The library's log level: what `--log` says, else what `--quiet` and `--verbose` do.
@@ -306,6 +335,10 @@ mod tests {
             window: Some("1".into()),
             condition: Some("phase=decode".into()),
             where_split: true,
+            when: Some("gc > 1ms".into()),
+            at_most: Some("1".into()),
+            per: Some("2h".into()),
+            when_steps: Some("1".into()),
             batch: Some("m:f=requests:1,tokens:1,decode_tokens:1".into()),
             step: Some("auto".into()),
             warmup: Some("1".into()),
@@ -335,7 +368,7 @@ mod tests {
         let all = all();
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 23);
+        assert_eq!(given.len(), 26);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

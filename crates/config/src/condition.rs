@@ -1,37 +1,45 @@
-//! Which iterations count for a window, by what is in their batches.
+//! Conditions on iterations: on what is in their batches (`TLLMPROF_WHERE`), and on how long they took, too
+//! (`TLLMPROF_WHEN`).
 //!
 //! ```text
 //! condition = all {"or" all}
 //! all       = not {"and" not}
 //! not       = "not" not | "(" condition ")" | comparison
 //! comparison = NUMBER_NAME ("=" | "!=" | "<" | "<=" | ">" | ">=") number | "phase" ("=" | "!=") PHASE
+//!            | TIME_NAME ("<" | "<=" | ">" | ">=") time
+//! time      = decimal ("ns" | "us" | "ms" | "s") | [decimal "*"] "p50"
 //! ```
 //!
-//! What is not known of a batch makes a comparison unknown, and only an iteration for which the whole
+//! What is not known of a batch or of a time makes a comparison unknown, and only an iteration for which the whole
 //! condition is known to hold counts.
+
+mod parser;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 
-use crate::error::{Problem, quoted, shown};
+use crate::error::{Problem, shown};
+use parser::{Names, Parser};
 
 /// Comparisons that a condition may have.
 pub const PARTS: usize = 16;
-/// Brackets and `not` within each other.
-const DEPTH: usize = 32;
 
-/// What a comparison can name, in the order of [`Facts`], and last the phase.
-const NAMES: [&str; 5] = [
+/// What a comparison can name: [`Facts`] in their order, the phase, and [`Times`] in their order.
+const NAMES: [&str; 9] = [
     "requests",
     "tokens",
     "prefill_tokens",
     "decode_tokens",
     "phase",
+    "iteration",
+    "gc",
+    "gil",
+    "wait",
 ];
 const PHASE: usize = 4;
+const FIRST_TIME: usize = 5;
 const PHASES: [&str; 4] = ["prefill", "decode", "mixed", "idle"];
-
-const WANTED: &str = "comparisons of requests, tokens, prefill_tokens, decode_tokens (with numbers) and phase (with prefill, \
-                      decode, mixed, idle), such as phase=decode and requests>=64; = != < <= > >=, and, or, not, brackets";
 
 /// What is known of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,6 +64,20 @@ impl Facts {
         })
     }
 
+    /// What it is like: batches of the same kind take about as long.
+    #[must_use]
+    pub fn kind(self) -> Kind {
+        let phase = self.phase();
+        let size = match phase {
+            Some(1) => self.requests.or(self.tokens),
+            _ => self.tokens.or(self.requests),
+        };
+        Kind {
+            phase: phase.map_or(PHASES.len(), |phase| phase as usize),
+            size: size.map_or(0, |size| (u32::BITS - size.leading_zeros()) as usize),
+        }
+    }
+
     fn value(self, name: usize) -> Option<u32> {
         match name {
             0 => self.requests,
@@ -63,6 +85,73 @@ impl Facts {
             2 => self.prefill_tokens,
             3 => self.decode_tokens(),
             _ => self.phase(),
+        }
+    }
+}
+
+/// Batches that are alike: of one phase, and less than twice as large as each other, by tokens, or by requests where
+/// they decode only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kind {
+    phase: usize,
+    /// Bits that the size has; 0 where it is 0 or not known.
+    size: usize,
+}
+
+impl Kind {
+    /// How many there are.
+    pub const COUNT: usize = (PHASES.len() + 1) * SIZES;
+
+    /// Its place among them.
+    #[must_use]
+    pub const fn place(self) -> usize {
+        self.phase * SIZES + self.size
+    }
+}
+
+const SIZES: usize = u32::BITS as usize + 1;
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(phase) = PHASES.get(self.phase) else {
+            return f.write_str("batch unknown");
+        };
+        let of = if *phase == "decode" {
+            "requests"
+        } else {
+            "tokens"
+        };
+        match self.size.checked_sub(1) {
+            None => f.write_str(phase),
+            Some(0) => write!(f, "{phase}, 1 of {of}"),
+            Some(bits) => write!(
+                f,
+                "{phase}, {} to {} {of}",
+                1_u64 << bits,
+                (2_u64 << bits) - 1
+            ),
+        }
+    }
+}
+
+/// How long an iteration took and what that went to, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Times {
+    pub iteration: Option<u64>,
+    pub gc: Option<u64>,
+    pub gil: Option<u64>,
+    pub wait: Option<u64>,
+    /// The median of iterations of its kind.
+    pub p50: Option<u64>,
+}
+
+impl Times {
+    const fn value(self, name: usize) -> Option<u64> {
+        match name - FIRST_TIME {
+            0 => self.iteration,
+            1 => self.gc,
+            2 => self.gil,
+            _ => self.wait,
         }
     }
 }
@@ -77,55 +166,73 @@ enum Relation {
     MoreOrEqual,
 }
 
-/// The longer ones first.
-const RELATIONS: [(&str, Relation); 7] = [
-    ("==", Relation::Is),
-    ("!=", Relation::IsNot),
-    ("<=", Relation::LessOrEqual),
-    (">=", Relation::MoreOrEqual),
-    ("=", Relation::Is),
-    ("<", Relation::Less),
-    (">", Relation::More),
-];
+impl Relation {
+    fn holds(self, value: u64, with: u64) -> bool {
+        match self {
+            Self::Is => value == with,
+            Self::IsNot => value != with,
+            Self::Less => value < with,
+            Self::LessOrEqual => value <= with,
+            Self::More => value > with,
+            Self::MoreOrEqual => value >= with,
+        }
+    }
 
-/// A comparison with a number, or with the place of a phase.
+    const fn symbol(self) -> &'static str {
+        match self {
+            Self::Is => "=",
+            Self::IsNot => "!=",
+            Self::Less => "<",
+            Self::LessOrEqual => "<=",
+            Self::More => ">",
+            Self::MoreOrEqual => ">=",
+        }
+    }
+}
+
+/// What something is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum With {
+    /// A number, or the place of a phase.
+    Number(u32),
+    Nanoseconds(u64),
+    /// Thousandths of the median.
+    Median(u64),
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Part {
     name: usize,
     relation: Relation,
-    with: u32,
+    with: With,
 }
 
 impl Part {
-    fn holds(self, facts: Facts) -> Option<bool> {
-        let value = facts.value(self.name)?;
-        Some(match self.relation {
-            Relation::Is => value == self.with,
-            Relation::IsNot => value != self.with,
-            Relation::Less => value < self.with,
-            Relation::LessOrEqual => value <= self.with,
-            Relation::More => value > self.with,
-            Relation::MoreOrEqual => value >= self.with,
-        })
+    fn holds(self, facts: Facts, times: &Times) -> Option<bool> {
+        let (value, with) = match self.with {
+            With::Number(with) => (facts.value(self.name)?.into(), with.into()),
+            With::Nanoseconds(with) => (times.value(self.name)?, with),
+            With::Median(thousandths) => {
+                let with = u128::from(times.p50?) * u128::from(thousandths) / 1000;
+                (
+                    times.value(self.name)?,
+                    u64::try_from(with).unwrap_or(u64::MAX),
+                )
+            }
+        };
+        Some(self.relation.holds(value, with))
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let relation = match self.relation {
-            Relation::Is => "=",
-            Relation::IsNot => "!=",
-            Relation::Less => "<",
-            Relation::LessOrEqual => "<=",
-            Relation::More => ">",
-            Relation::MoreOrEqual => ">=",
-        };
         f.write_str(NAMES[self.name])?;
-        f.write_str(relation)?;
-        if self.name == PHASE {
-            f.write_str(PHASES[self.with as usize])
-        } else {
-            write!(f, "{}", self.with)
+        f.write_str(self.relation.symbol())?;
+        match self.with {
+            With::Number(place) if self.name == PHASE => f.write_str(PHASES[place as usize]),
+            With::Number(number) => write!(f, "{number}"),
+            With::Nanoseconds(ns) => write!(f, "{}ms", ns as f64 / 1e6),
+            With::Median(thousandths) => write!(f, "{}*p50", thousandths as f64 / 1e3),
         }
     }
 }
@@ -139,7 +246,7 @@ enum Node {
     Or(Box<[Self; 2]>),
 }
 
-/// A condition on what is in a batch.
+/// A condition on iterations.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Condition {
     parts: Vec<Part>,
@@ -149,21 +256,26 @@ pub struct Condition {
 }
 
 impl Condition {
+    /// A condition on what is in a batch.
+    ///
     /// # Errors
     /// What is wrong, and where.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        let mut parser = Parser {
-            text,
-            at: 0,
-            depth: 0,
-            parts: Vec::new(),
-        };
-        let node = parser.either()?;
-        if !parser.rest().is_empty() {
-            return Err(parser.problem("and, or, or the end should stand"));
-        }
+        Self::parse_of(text, Names::Batch)
+    }
+
+    /// A condition on how long iterations take, too.
+    ///
+    /// # Errors
+    /// What is wrong, and where.
+    pub fn parse_with_times(text: &str) -> Result<Self, Problem> {
+        Self::parse_of(text, Names::All)
+    }
+
+    fn parse_of(text: &str, names: Names) -> Result<Self, Problem> {
+        let (parts, node) = Parser::new(text, names).parse()?;
         Ok(Self {
-            parts: parser.parts,
+            parts,
             node,
             text: shown(text.trim().as_ref()),
         })
@@ -172,22 +284,45 @@ impl Condition {
     /// Whether it holds; none if what is known does not say.
     #[must_use]
     pub fn holds(&self, facts: Facts) -> Option<bool> {
-        self.value(&self.node, facts)
+        self.holds_for(facts, &Times::default())
     }
 
-    fn value(&self, node: &Node, facts: Facts) -> Option<bool> {
+    /// As [`Condition::holds`], of an iteration that took these times.
+    #[must_use]
+    pub fn holds_for(&self, facts: Facts, times: &Times) -> Option<bool> {
+        self.value(&self.node, &|part| part.holds(facts, times))
+    }
+
+    /// Whether it names this.
+    #[must_use]
+    pub fn names(&self, name: &str) -> bool {
+        self.parts.iter().any(|part| NAMES[part.name] == name)
+    }
+
+    /// Whether it names anything of the batch.
+    #[must_use]
+    pub fn names_batch(&self) -> bool {
+        self.parts.iter().any(|part| part.name < FIRST_TIME)
+    }
+
+    fn value(&self, node: &Node, holds: &impl Fn(Part) -> Option<bool>) -> Option<bool> {
         match node {
-            Node::Part(place) => self.parts[*place].holds(facts),
-            Node::Not(node) => self.value(node, facts).map(|holds| !holds),
-            Node::And(sides) => self.decided(sides, false, facts),
-            Node::Or(sides) => self.decided(sides, true, facts),
+            Node::Part(place) => holds(self.parts[*place]),
+            Node::Not(node) => self.value(node, holds).map(|holds| !holds),
+            Node::And(sides) => self.decided(sides, false, holds),
+            Node::Or(sides) => self.decided(sides, true, holds),
         }
     }
 
     /// `by` if either side is, and unknown if one is unknown otherwise.
-    fn decided(&self, sides: &[Node; 2], by: bool, facts: Facts) -> Option<bool> {
+    fn decided(
+        &self,
+        sides: &[Node; 2],
+        by: bool,
+        holds: &impl Fn(Part) -> Option<bool>,
+    ) -> Option<bool> {
         let [one, other] = sides;
-        match (self.value(one, facts), self.value(other, facts)) {
+        match (self.value(one, holds), self.value(other, holds)) {
             (Some(one), _) if one == by => Some(by),
             (_, Some(other)) if other == by => Some(by),
             (Some(_), Some(_)) => Some(!by),
@@ -217,7 +352,7 @@ impl Held {
     pub fn count(&mut self, condition: &Condition, facts: Facts) -> bool {
         self.asked += 1;
         for (held, part) in self.parts.iter_mut().zip(&condition.parts) {
-            *held += u64::from(part.holds(facts) == Some(true));
+            *held += u64::from(part.holds(facts, &Times::default()) == Some(true));
         }
         let holds = condition.holds(facts);
         self.unknown += u64::from(holds.is_none());
@@ -237,259 +372,5 @@ impl Held {
             0 => Ok(()),
             unknown => write!(f, "; in {unknown} the batch was not known"),
         }
-    }
-}
-
-struct Parser<'a> {
-    text: &'a str,
-    /// In bytes.
-    at: usize,
-    depth: usize,
-    parts: Vec<Part>,
-}
-
-impl<'a> Parser<'a> {
-    fn rest(&mut self) -> &'a str {
-        let rest = self.text[self.at..].trim_start();
-        self.at = self.text.len() - rest.len();
-        rest
-    }
-
-    fn problem(&self, what: impl fmt::Display) -> Problem {
-        let at = self.text[..self.at].chars().count();
-        Problem::new(format!("at character {at}: {what}"), WANTED)
-    }
-
-    fn has(&mut self, symbol: &str) -> bool {
-        let has = self.rest().starts_with(symbol);
-        if has {
-            self.at += symbol.len();
-        }
-        has
-    }
-
-    /// The word that comes next; it is not passed.
-    fn word(&mut self) -> &'a str {
-        let rest = self.rest();
-        let is_part = |c: char| c.is_alphanumeric() || c == '_';
-        &rest[..rest.find(|c| !is_part(c)).unwrap_or(rest.len())]
-    }
-
-    fn has_word(&mut self, word: &str) -> bool {
-        let has = self.word() == word;
-        if has {
-            self.at += word.len();
-        }
-        has
-    }
-
-    fn either(&mut self) -> Result<Node, Problem> {
-        let mut node = self.both()?;
-        while self.has_word("or") {
-            node = Node::Or(Box::new([node, self.both()?]));
-        }
-        Ok(node)
-    }
-
-    fn both(&mut self) -> Result<Node, Problem> {
-        let mut node = self.single()?;
-        while self.has_word("and") {
-            node = Node::And(Box::new([node, self.single()?]));
-        }
-        Ok(node)
-    }
-
-    fn single(&mut self) -> Result<Node, Problem> {
-        if self.depth == DEPTH {
-            return Err(self.problem("too many brackets within each other"));
-        }
-        self.depth += 1;
-        let node = if self.has_word("not") {
-            Node::Not(Box::new(self.single()?))
-        } else if self.has("(") {
-            let node = self.either()?;
-            if !self.has(")") {
-                return Err(self.problem("a bracket is not closed"));
-            }
-            node
-        } else {
-            self.comparison()?
-        };
-        self.depth -= 1;
-        Ok(node)
-    }
-
-    fn comparison(&mut self) -> Result<Node, Problem> {
-        let word = self.word();
-        let Some(name) = NAMES.iter().position(|name| *name == word) else {
-            return Err(match word {
-                "" => self.problem("a comparison is missing"),
-                _ => self.problem(format_args!("{} is not known", quoted(word))),
-            });
-        };
-        self.at += word.len();
-        let Some((symbol, relation)) = RELATIONS
-            .into_iter()
-            .find(|(symbol, _)| self.rest().starts_with(symbol))
-        else {
-            return Err(self.problem(format_args!("{word} is not compared")));
-        };
-        if name == PHASE && !matches!(relation, Relation::Is | Relation::IsNot) {
-            return Err(self.problem("a phase has no order, = and != compare it"));
-        }
-        self.at += symbol.len();
-        let word = self.word();
-        let with = if name == PHASE {
-            let place = PHASES.iter().position(|phase| *phase == word);
-            place.map(|place| place as u32)
-        } else {
-            word.parse().ok()
-        };
-        let Some(with) = with else {
-            let is_no = if name == PHASE { "phase" } else { "number" };
-            return Err(self.problem(format_args!("{} is not a {is_no}", quoted(word))));
-        };
-        if self.parts.len() == PARTS {
-            return Err(self.problem(format_args!("more than {PARTS} comparisons")));
-        }
-        self.at += word.len();
-        self.parts.push(Part {
-            name,
-            relation,
-            with,
-        });
-        Ok(Node::Part(self.parts.len() - 1))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn facts(requests: u32, tokens: u32, prefill_tokens: u32) -> Facts {
-        Facts {
-            requests: Some(requests),
-            tokens: Some(tokens),
-            prefill_tokens: Some(prefill_tokens),
-        }
-    }
-
-    fn holds(text: &str, facts: Facts) -> Option<bool> {
-        let condition = Condition::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
-        condition.holds(facts)
-    }
-
-    #[test]
-    fn every_fact_is_compared_in_every_way() {
-        let mixed = facts(4, 10, 7);
-        for text in [
-            "requests=4",
-            "requests==4",
-            "requests!=5",
-            "tokens<11",
-            "tokens<=10",
-            "prefill_tokens>6",
-            "decode_tokens >= 3",
-            "phase=mixed",
-            "phase != decode",
-        ] {
-            assert_eq!(holds(text, mixed), Some(true), "{text}");
-            assert_eq!(holds(&format!("not {text}"), mixed), Some(false), "{text}");
-        }
-        for (phase, batch) in [
-            ("idle", facts(0, 0, 0)),
-            ("prefill", facts(1, 5, 5)),
-            ("decode", facts(5, 5, 0)),
-        ] {
-            assert_eq!(holds(&format!("phase={phase}"), batch), Some(true));
-        }
-    }
-
-    #[test]
-    fn and_binds_before_or_and_brackets_before_both() {
-        let batch = facts(1, 1, 0);
-        assert_eq!(
-            holds("requests=1 or requests=2 and tokens=9", batch),
-            Some(true)
-        );
-        assert_eq!(
-            holds("(requests=1 or requests=2) and tokens=9", batch),
-            Some(false)
-        );
-        assert_eq!(holds("not requests=2 and tokens=9", batch), Some(false));
-        assert_eq!(holds("not(requests=2 and tokens=9)", batch), Some(true));
-    }
-
-    #[test]
-    fn what_is_not_known_decides_nothing() {
-        let batch = Facts {
-            tokens: Some(8),
-            ..Facts::default()
-        };
-        assert_eq!(holds("requests=1", batch), None);
-        assert_eq!(holds("not phase=idle", batch), None);
-        assert_eq!(holds("requests=1 or tokens=8", batch), Some(true));
-        assert_eq!(holds("tokens=9 and requests=1", batch), Some(false));
-        assert_eq!(holds("requests=1 and tokens=8", batch), None);
-    }
-
-    #[test]
-    fn says_how_often_each_part_held() {
-        struct Shown<'a>(&'a Held, &'a Condition);
-        impl fmt::Display for Shown<'_> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.0.show(self.1, f)
-            }
-        }
-        let condition = Condition::parse(" requests >= 64 and phase=decode ").unwrap();
-        assert_eq!(condition.to_string(), "requests >= 64 and phase=decode");
-        let mut held = Held::default();
-        for n in 0..300 {
-            let prefill = if n < 20 { 5 } else { 0 };
-            assert!(!held.count(&condition, facts(5, 5, prefill)));
-        }
-        let line = "requests>=64 held in 0 of 300 iterations, phase=decode in 280";
-        assert_eq!(Shown(&held, &condition).to_string(), line);
-        assert!(held.count(&condition, facts(64, 64, 0)));
-        held.count(&condition, Facts::default());
-        assert_eq!((held.held, held.unknown), (1, 1));
-        let line = "requests>=64 held in 1 of 302 iterations, phase=decode in 281; in 1 the batch was not known";
-        assert_eq!(Shown(&held, &condition).to_string(), line);
-    }
-
-    #[test]
-    fn what_is_no_condition_is_refused_where_it_goes_wrong() {
-        for (text, problem) in [
-            ("", "at character 0: a comparison is missing"),
-            ("request>1", "at character 0: \"request\" is not known"),
-            ("requests", "at character 8: requests is not compared"),
-            ("requests>x", "at character 9: \"x\" is not a number"),
-            ("requests>-1", "at character 9: \"\" is not a number"),
-            (
-                "tokens=99999999999",
-                "at character 7: \"99999999999\" is not a number",
-            ),
-            (
-                "phase<decode",
-                "at character 5: a phase has no order, = and != compare it",
-            ),
-            ("phase=dekode", "at character 6: \"dekode\" is not a phase"),
-            ("(tokens=1", "at character 9: a bracket is not closed"),
-            (
-                "tokens=1 tokens=2",
-                "at character 9: and, or, or the end should stand",
-            ),
-            ("tokens=1 and", "at character 12: a comparison is missing"),
-            ("é=1", "at character 0: \"é\" is not known"),
-        ] {
-            let found = Condition::parse(text).unwrap_err();
-            assert_eq!(found.problem, problem, "{text}");
-            assert!(found.wanted.contains("prefill_tokens"));
-        }
-        let deep = format!("{}tokens=1", "not ".repeat(99));
-        assert!(Condition::parse(&deep).is_err());
-        let many = vec!["tokens=1"; PARTS + 1].join(" or ");
-        assert!(Condition::parse(&many).is_err());
-        assert!(Condition::parse(&many[12..]).is_ok());
     }
 }

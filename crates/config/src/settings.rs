@@ -19,6 +19,7 @@ use crate::run::{RUN_VARIABLE, RunId};
 use crate::step::Step;
 use crate::template::PathTemplate;
 use crate::torch_trace::TracePath;
+use crate::trigger::{self, AtMost, Trigger};
 use crate::variables::{ROUTER_VARIABLES, WINDOW_VARIABLES};
 use crate::warmup::Warmup;
 use crate::{flag, number, stacks};
@@ -40,6 +41,8 @@ pub struct Settings {
     pub condition: Option<Condition>,
     /// A window by it is closed while it does not hold.
     pub where_split: bool,
+    /// Windows open by themselves.
+    pub when: Option<Trigger>,
     /// The function whose arguments hold what is in a batch, where the user names one.
     pub batch: Option<BatchFunction>,
     /// By default the function of `batch`, if there is one, else `auto`.
@@ -98,15 +101,9 @@ impl Settings {
             .or_else(|| batch.as_ref().map(of_batch))
             .unwrap_or(Step::Auto);
         let condition = env.set("TLLMPROF_WHERE", |text| {
-            let condition = Condition::parse(text)?;
-            match &step {
-                Step::Auto | Step::Python { .. } => Ok(condition),
-                other => Err(Problem::new(
-                    format!("a step by {other} begins before its batch is known"),
-                    "a step that is a Python function: TLLMPROF_BATCH without TLLMPROF_STEP, or a known engine's",
-                )),
-            }
+            knows_batches(Condition::parse(text)?, &step)
         })?;
+        let when = env.trigger(&step)?;
         let where_split = env.flag("TLLMPROF_WHERE_SPLIT", false)?;
         if where_split && condition.is_none() {
             let problem = "there is no condition that a window could be split by";
@@ -132,15 +129,27 @@ impl Settings {
         let given = env.set_os("TLLMPROF_TRACE", PathTemplate::parse)?;
         // One that is set to nothing says that there is to be none.
         let is_named = (env.get)("TLLMPROF_TRACE").is_some();
-        let on_demand = PathTemplate::on_demand(&control).filter(|_| !is_named);
+        // What opens a window by itself has it recorded.
+        let asks = match control {
+            Control::Off if when.is_some() => &Control::On,
+            _ => &control,
+        };
+        let on_demand = PathTemplate::on_demand(asks).filter(|_| !is_named);
         let trace_on_demand = on_demand.is_some();
         let native_stacks = env.flag("TLLMPROF_NATIVE_STACKS", false)?;
         let stacks = env.set("TLLMPROF_STACKS", stacks::parse)?;
+        let names = |name| {
+            let condition = when.as_ref().map(|when| &when.condition);
+            condition.is_some_and(|condition| condition.names(name))
+        };
         Ok(Self {
             windows,
             windows_from,
             condition,
             where_split,
+            record_gc: env.flag("TLLM_PROFILE_RECORD_GC", false)? || names("gc"),
+            gil: env.flag("TLLMPROF_GIL", false)? || names("gil"),
+            when,
             batch,
             step,
             warmup,
@@ -159,8 +168,6 @@ impl Settings {
             py_ranges: env
                 .set("TLLMPROF_PY_RANGES", PyFunction::parse_list)?
                 .unwrap_or_default(),
-            record_gc: env.flag("TLLM_PROFILE_RECORD_GC", false)?,
-            gil: env.flag("TLLMPROF_GIL", false)?,
             gil_min_us: env
                 .set("TLLMPROF_GIL_MIN_US", |us| {
                     number::parse(us, "a number of microseconds")
@@ -184,6 +191,18 @@ impl Settings {
                 .or_else(|| RunId::of_job(&env.get)),
             control,
         })
+    }
+}
+
+/// The condition, if what it names of batches is known where steps by this rule begin.
+fn knows_batches(condition: Condition, step: &Step) -> Result<Condition, Problem> {
+    match step {
+        Step::Auto | Step::Python { .. } => Ok(condition),
+        _ if !condition.names_batch() => Ok(condition),
+        other => Err(Problem::new(
+            format!("a step by {other} begins before its batch is known"),
+            "a step that is a Python function: TLLMPROF_BATCH without TLLMPROF_STEP, or a known engine's",
+        )),
     }
 }
 
@@ -245,6 +264,32 @@ impl<Get: Fn(&str) -> Option<OsString>> Environment<Get> {
             }
         }
         Ok(None)
+    }
+
+    /// What opens windows by itself.
+    fn trigger(&self, step: &Step) -> Result<Option<Trigger>, BadValue> {
+        let condition = self.set("TLLMPROF_WHEN", |text| {
+            knows_batches(Condition::parse_with_times(text)?, step)
+        })?;
+        let at_most = self.set("TLLMPROF_WHEN_AT_MOST", AtMost::parse)?;
+        let steps = self.set("TLLMPROF_WHEN_STEPS", trigger::parse_steps)?;
+        let given = [
+            ("TLLMPROF_WHEN_AT_MOST", at_most.is_some()),
+            ("TLLMPROF_WHEN_STEPS", steps.is_some()),
+        ];
+        if let Some((name, _)) = given.into_iter().find(|(_, is_given)| *is_given)
+            && condition.is_none()
+        {
+            let problem = "there is no condition that could open a window";
+            let problem = Problem::new(problem, "--when EXPR or TLLMPROF_WHEN beside it");
+            let value = (self.get)(name).unwrap_or_default();
+            return Err(problem.in_variable(name, &value));
+        }
+        Ok(condition.map(|condition| Trigger {
+            condition,
+            at_most: at_most.unwrap_or_default(),
+            steps: steps.unwrap_or(trigger::STEPS),
+        }))
     }
 
     /// A flag. Set to nothing it is off, whatever its default.

@@ -50,6 +50,18 @@ pub const VARIABLES: &[Variable] = &[
         "close the window while TLLMPROF_WHERE does not hold, at most once in 100 ms",
     ),
     variable(
+        "TLLMPROF_WHEN",
+        "open a window behind an iteration for which this condition holds: iteration > 2*p50 or gc > 10ms",
+    ),
+    variable(
+        "TLLMPROF_WHEN_AT_MOST",
+        "how many windows TLLMPROF_WHEN opens at most: N/TIME; default 10/1h",
+    ),
+    variable(
+        "TLLMPROF_WHEN_STEPS",
+        "how many iterations a window by TLLMPROF_WHEN has; default 50",
+    ),
+    variable(
         "TLLMPROF_BATCH",
         "where the arguments of a Python function hold the batch: \
          MODULE:QUALNAME=requests:FORMULA,tokens:FORMULA,decode_tokens:FORMULA",

@@ -69,7 +69,7 @@ fn comes_back(frame: &Frame) -> bool {
     {
         destroys(what, frame);
     }
-    if follow && recorder::is_recording() && is_recorded(thunk) {
+    if follow && is_recorded(thunk) && (recorder::is_recording() || is_watched(thunk)) {
         read(frame);
         frame.since.set(recorder::ticks());
     }
@@ -105,6 +105,14 @@ fn communicates(call: NcclCall, frame: &Frame) {
 /// Whether the call that another is nested in is the program's, and not our own.
 fn is_the_programs() -> bool {
     thread::outer().return_address != 0
+}
+
+/// Whether it matters how long a call by this thunk takes, outside windows, too.
+fn is_watched(thunk: &Thunk) -> bool {
+    let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = thunk.role() else {
+        return false;
+    };
+    recorder::watch::is_watching() && call.kind().waits()
 }
 
 /// Whether a call by this thunk is the one to be recorded, and not one that it leads to.
@@ -226,7 +234,7 @@ fn read(frame: &Frame) {
     };
     frame.stream.set(target.map_or(0, |target| target.handle));
     frame.work.set(work);
-    if matches!(call.kind(), Kind::Wait(_)) {
+    if matches!(call.kind(), Kind::Wait(_)) && recorder::is_recording() {
         recorder::wait_begins();
     }
 }

@@ -39,9 +39,9 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Has the driver's calls recorded while a window is open.
+/// Has the driver's calls recorded while a window is open, and those timed whose times are watched.
 fn record_calls() {
-    if tllmprof_recorder::is_wanted() {
+    if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
         Thunk::record();
     }
 }

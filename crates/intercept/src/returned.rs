@@ -13,6 +13,7 @@ use tllmprof_platform::thread::{self, Inside};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 use tllmprof_recorder::gpu::{self, Target};
+use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_session as session;
 
 /// The handler `slow` has called the real function, which has returned `result`.
@@ -64,12 +65,18 @@ pub extern "C" fn recorded(frame: &Frame, result: usize) -> usize {
 #[inline]
 fn record(frame: &Frame, result: usize) {
     let since = frame.since.get();
-    if since == 0 || !recorder::is_recording() {
+    if since == 0 || !(recorder::is_recording() || watch::is_watching()) {
         return;
     }
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
         return;
     };
+    if call.kind().waits() && watch::is_watching() {
+        watch::add(Cause::Wait, recorder::ticks().saturating_sub(since));
+    }
+    if !recorder::is_recording() {
+        return;
+    }
     // The functions return an enumeration, in the lower half of the register.
     let failed = result & 0xffff_ffff != 0;
     let handle = frame.stream.get();

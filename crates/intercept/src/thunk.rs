@@ -106,6 +106,8 @@ struct Wanted {
     ranges: bool,
     /// They are recorded.
     recorded: bool,
+    /// Those that wait are timed, outside windows, too.
+    timed: bool,
     /// Iterations are learnt from them.
     learnt: bool,
 }
@@ -116,6 +118,7 @@ impl Wanted {
         Self {
             ranges: watched::are(),
             recorded: recorder::is_recording(),
+            timed: recorder::watch::is_watching(),
             learnt: session::learns(),
         }
     }
@@ -135,12 +138,21 @@ impl Wanted {
         }
         let noting = self.learnt.then(|| noting(call)).flatten();
         let [plain, recording] = noting.unwrap_or([handlers().count, handlers().record]);
-        if self.recorded { recording } else { plain }
+        if self.is_timed(call) {
+            recording
+        } else {
+            plain
+        }
+    }
+
+    /// Whether it matters how long `call` takes.
+    fn is_timed(self, call: Call) -> bool {
+        self.recorded || self.timed && call.kind().waits()
     }
 
     /// Whether `call` is counted and no more.
     fn is_counted_only(self, call: Call) -> bool {
-        !(self.ranges || self.recorded || self.learnt && noting(call).is_some())
+        !(self.ranges || self.is_timed(call) || self.learnt && noting(call).is_some())
     }
 }
 

@@ -17,6 +17,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
+use tllmprof_recorder::watch::{self, Cause};
 
 /// Generations that have a name of their own; a later one counts as the last.
 const GENERATIONS: usize = 3;
@@ -190,7 +191,9 @@ impl Report {
                 generation: generation as u16,
                 collected: self.collected,
             };
-            recorder::event(since, recorder::ticks().saturating_sub(since), what);
+            let took = recorder::ticks().saturating_sub(since);
+            recorder::event(since, took, what);
+            watch::add(Cause::Gc, took);
         }
         totals.add(self, ended.map_or(0, |(took, _)| took));
     }

@@ -12,6 +12,7 @@ use tllmprof_capture::marks::{Name, Started};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
+use tllmprof_recorder::watch::{self, Cause};
 
 /// What the ranges are called.
 struct Names {
@@ -167,6 +168,7 @@ impl Holds {
         if waited != 0 {
             let waited = now.saturating_sub(waited);
             self.waits.add(waited);
+            watch::add_ns(Cause::Gil, waited);
             record_if_long(&self.wait_ticks, waited, What::GilWait);
             self.wait.set(None);
         }

@@ -21,6 +21,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod usage;
+pub mod watch;
 mod writers;
 
 use core::sync::atomic::Ordering;
@@ -107,6 +108,7 @@ pub fn call(start: u64, failed: bool, what: What) {
 
 /// Remembers what is asked for. For the constructor.
 pub fn start(settings: &Settings) {
+    watch::start(settings);
     if is_asked_for(settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
         log::keep(keep_warning);

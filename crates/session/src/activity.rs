@@ -48,7 +48,8 @@ pub fn counts_ranges(settings: &Settings) -> bool {
 
 /// Whether the record is to have the program's NVTX ranges.
 pub fn records_ranges(settings: &Settings) -> bool {
-    let has_windows = !settings.windows.is_empty() || settings.control.is_on();
+    let has_windows =
+        !settings.windows.is_empty() || settings.control.is_on() || settings.when.is_some();
     settings.nvtx && sink().wants_record() && has_windows
 }
 
@@ -57,6 +58,7 @@ pub fn records_ranges(settings: &Settings) -> bool {
 pub fn has_work(settings: &Settings) -> bool {
     !settings.windows.is_empty()
         || settings.control.is_on()
+        || settings.when.is_some()
         || sink().wants_record()
         || (settings.nvtx && injection::has_tool())
 }

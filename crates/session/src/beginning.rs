@@ -34,6 +34,10 @@ pub fn begin(settings: &'static Settings) {
     }
     uncounted(&mut || {
         sink().start(settings);
+        if settings.when.is_some() {
+            // Some may have been met before the settings were read.
+            doors().record_calls();
+        }
         listener().begins(settings);
     });
 }

@@ -16,7 +16,8 @@ lifecycle::global! {
 /// Whether it matters what is in the batch of an iteration that begins.
 pub fn wants_facts() -> bool {
     HAS_CONDITION.load(Ordering::Relaxed)
-        || crate::activity::settings().is_some_and(|settings| settings.condition.is_some())
+        || crate::activity::settings()
+            .is_some_and(|settings| settings.condition.is_some() || settings.when.is_some())
 }
 
 /// A window on demand, from its acceptance on.

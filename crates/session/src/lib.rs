@@ -25,6 +25,7 @@ mod stream_capture;
 #[cfg(test)]
 mod tests;
 mod threads;
+mod trigger;
 mod turn;
 mod wiring;
 

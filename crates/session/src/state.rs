@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
 use tllmprof_config::condition::{Condition, Held};
-use tllmprof_config::{Settings, Step};
+use tllmprof_config::{Settings, Step, Window};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
@@ -14,6 +14,7 @@ use tllmprof_platform::{driver, injection, log};
 use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
+use tllmprof_steps::trigger::{Fired, Watch};
 use tllmprof_steps::turn::{Event, Turn};
 use tllmprof_steps::window::{Edge, Point, Schedule};
 use tllmprof_sync::Lock;
@@ -92,6 +93,10 @@ pub struct State {
     pub demand: Option<Demand>,
     /// The iterations of the window that closed last, if it had any.
     pub closed: Option<(u64, u64)>,
+    /// Looks for iterations behind which a window opens by itself.
+    pub watch: Option<Watch>,
+    /// The window that opens next, or is open, is behind such a one: the window, and the iteration with what it took.
+    pub triggered: Option<(Window, Fired)>,
     /// Somebody asks for the rank, which is looked up with the next iteration.
     pub rank_is_wanted: bool,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
@@ -157,6 +162,8 @@ impl State {
             early: Some(0),
             demand: None,
             closed: None,
+            watch: settings.when.as_ref().map(Watch::new),
+            triggered: None,
             rank_is_wanted: false,
             uses_cuda: false,
         })
@@ -205,6 +212,7 @@ impl State {
         let is_each = self.follows_each
             || self.condition().is_some()
             || self.schedule.is_settling()
+            || self.watch.is_some()
             || self.rank_is_wanted && self.rank == Rank::NotAsked;
         let edge = if is_each || awaits_rank {
             next
@@ -357,7 +365,11 @@ impl State {
             let last = closed.over(over).checked_sub(1);
             self.closed = last.filter(|last| *last >= first).map(|last| (first, last));
         }
-        let Some(demand) = &mut self.demand else {
+        let triggered = match edge.close.filter(|closed| closed.on_demand) {
+            Some(_) => self.triggered.take(),
+            None => self.triggered,
+        };
+        let Some(demand) = self.demand.as_mut().filter(|_| triggered.is_none()) else {
             return;
         };
         if edge.close.is_some_and(|closed| closed.on_demand) {

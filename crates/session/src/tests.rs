@@ -13,6 +13,7 @@ use tllmprof_platform::lifecycle::{HOOKS, OnlyThread, Stage};
 use tllmprof_platform::log::{self, Level};
 use tllmprof_platform::thread::{self, Inside};
 use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
@@ -27,6 +28,7 @@ mod process;
 mod ranks;
 mod steady;
 mod threads;
+mod triggers;
 mod windows;
 
 /// The session is the process's: one test at a time has it.
@@ -60,6 +62,8 @@ struct Orders {
     gil: bool,
     /// What Python says of the rank.
     rank: Rank,
+    /// What the time of each iteration went to.
+    spent: Spent,
 }
 
 impl Orders {
@@ -71,6 +75,12 @@ impl Orders {
         while_switching: None,
         gil: false,
         rank: Rank::None,
+        spent: Spent {
+            gc: 0,
+            gil: 0,
+            wait: 0,
+            idle: 0,
+        },
     };
 }
 
@@ -146,6 +156,10 @@ impl Sink for Made {
         assert_eq!(counts.len(), CALLS.len());
         let launches = counts[Call::GraphLaunch.index()];
         self.note(format_args!("calls: {launches} graph launches"));
+    }
+
+    fn take_spent(&self) -> Spent {
+        self.orders().spent
     }
 
     fn has_edge_at(&self, point: Point) -> bool {

@@ -10,7 +10,7 @@ use super::rank::Rank;
 use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};
-use super::{OWNER, STATE, State, learning, ranks, slots, stream_capture};
+use super::{OWNER, STATE, State, learning, ranks, slots, stream_capture, trigger};
 use tllmprof_config::Step;
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
@@ -181,6 +181,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         };
         let engine = edge.open.and_then(|_| state.engine());
         let learnt = edge.open.and_then(|_| state.counter.learnt_rule());
+        let triggered = edge.open.and(state.triggered);
         let verdict = edge.open.and_then(|_| state.schedule.verdict());
         let record = Beginning::at(target, state);
         let another = Beginning::anew(state);
@@ -210,6 +211,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             }
             if let Some(engine) = engine {
                 learning::log_engine(engine);
+            }
+            if let (Some((window, fired)), Some(when)) = (triggered, &settings.when) {
+                trigger::log(window, &fired, &when.condition);
             }
             if let Some(why) = verdict.and_then(Verdict::shortcoming) {
                 log::say!(Warn, "{why}; the window takes what comes now");

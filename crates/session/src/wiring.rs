@@ -5,6 +5,7 @@ use core::fmt::{self, Display};
 use tllmprof_calls::Calls;
 use tllmprof_config::{Ranked, Settings, Step};
 use tllmprof_platform::log::Level;
+use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::{Edge, Point};
 
 use super::rank::Rank;
@@ -63,6 +64,9 @@ pub trait Sink: Sync {
     fn wants_calls(&self) -> bool;
     /// Each call of the table was made so often, in the table's order.
     fn count_calls(&self, counts: &mut dyn Iterator<Item = u64>);
+    /// The calling thread begins an iteration: what the time of the one before went to. Where the settings have a
+    /// condition on that.
+    fn take_spent(&self) -> Spent;
     /// Whether something is to be switched at `point` besides a window.
     fn has_edge_at(&self, point: Point) -> bool;
     /// Moves to another iteration; opens and closes windows.
@@ -187,6 +191,9 @@ impl Sink for Nobody {
         false
     }
     fn count_calls(&self, _: &mut dyn Iterator<Item = u64>) {}
+    fn take_spent(&self) -> Spent {
+        Spent::default()
+    }
     fn has_edge_at(&self, _: Point) -> bool {
         false
     }

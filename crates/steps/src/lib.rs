@@ -10,5 +10,6 @@
 pub mod ranges;
 pub mod steady;
 pub mod step;
+pub mod trigger;
 pub mod turn;
 pub mod window;

@@ -1,3 +1,4 @@
+use crate::trigger::AtMost;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStringExt;
@@ -69,6 +70,46 @@ fn a_window_is_split_by_a_condition() {
         bad.starts_with("TLLMPROF_WHERE_SPLIT=\"1\": there is no condition"),
         "{bad}"
     );
+}
+
+#[test]
+fn a_window_opens_by_itself_where_a_condition_says_so() {
+    let when = ("TLLMPROF_WHEN", "iteration > 2*p50 or gil > 5ms");
+    let settings = from(&[when]).unwrap();
+    let trigger = settings.when.unwrap();
+    assert_eq!(trigger.condition.to_string(), when.1);
+    assert_eq!((trigger.steps, trigger.at_most), (50, AtMost::default()));
+    // What it names is measured, and what it opens is recorded.
+    assert!(settings.gil && !settings.record_gc);
+    assert!(settings.trace.is_some() && settings.trace_on_demand);
+    let none = from(&[when, ("TLLMPROF_TRACE", "")]).unwrap();
+    assert!(none.trace.is_none());
+    let limited = [
+        when,
+        ("TLLMPROF_WHEN_AT_MOST", "2/1m"),
+        ("TLLMPROF_WHEN_STEPS", "7"),
+    ];
+    let trigger = from(&limited).unwrap().when.unwrap();
+    assert_eq!((trigger.steps, trigger.at_most.windows), (7, 2));
+    for alone in &limited[1..] {
+        let bad = from(&[*alone]).unwrap_err().to_string();
+        assert!(
+            bad.contains("there is no condition that could open a window"),
+            "{bad}"
+        );
+    }
+    let launch = ("TLLMPROF_STEP", "cudaGraphLaunch");
+    assert!(from(&[when, launch]).is_ok());
+    let batch = ("TLLMPROF_WHEN", "iteration > 5ms and phase=decode");
+    let bad = from(&[batch, launch]).unwrap_err().to_string();
+    assert!(
+        bad.starts_with("TLLMPROF_WHEN=") && bad.contains("cudaGraphLaunch"),
+        "{bad}"
+    );
+    let bad = from(&[("TLLMPROF_WHEN", "iteration > 5")])
+        .unwrap_err()
+        .to_string();
+    assert!(bad.contains("\"5\" is no time"), "{bad}");
 }
 
 #[test]

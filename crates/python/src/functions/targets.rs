@@ -104,6 +104,8 @@ enum Kept {
     Nothing,
     /// Each, as a range.
     Calls,
+    /// As these, and the time in them is none of an iteration's, as the engine waits for requests.
+    Waits,
     /// Those between two steps as one.
     Polls,
 }
@@ -114,10 +116,14 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     let mut add = |asked: &PyFunction, by, step, kept: Kept| {
         let name = || Name::of_function(asked.qualname.as_str());
         let target = target(&mut modules, asked, by);
-        let name = (kept == Kept::Calls).then(name).flatten();
+        let has_ranges = matches!(kept, Kept::Calls | Kept::Waits);
+        let name = has_ranges.then(name).flatten();
         target.function.means(name, step);
         if kept == Kept::Polls {
             target.function.polls();
+        }
+        if matches!(kept, Kept::Polls | Kept::Waits) {
+            target.function.idles();
         }
     };
     if counts(settings) {
@@ -150,7 +156,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     if listens && counts(settings) {
         for wait in IDLE_WAITS {
             if let Ok(function) = PyFunction::parse(&wait.function()) {
-                let kept = if wait.polls { Kept::Polls } else { Kept::Calls };
+                let kept = if wait.polls { Kept::Polls } else { Kept::Waits };
                 add(&function, By::Engine, None, kept);
             }
         }

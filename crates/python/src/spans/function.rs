@@ -30,6 +30,8 @@ pub struct Function {
     outlives: bool,
     /// An engine calls it over and over while it has nothing to do.
     polls: AtomicBool,
+    /// An engine waits for requests in it.
+    idles: AtomicBool,
     /// Calls so far.
     calls: AtomicU64,
     /// Calls that have yielded and not ended.
@@ -57,8 +59,8 @@ pub struct Entered {
     /// The call began earlier, and yielded.
     goes_on: bool,
     is_unkept: bool,
-    /// When a call of a function that polls began.
-    polled: Option<u64>,
+    /// When a call began of a function in which an engine waits for requests.
+    idles_since: Option<u64>,
 }
 
 impl Function {
@@ -69,6 +71,7 @@ impl Function {
             name: OnceBox::new(),
             step: OnceBox::new(),
             polls: AtomicBool::new(false),
+            idles: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
             ends: AtomicU64::new(0),
@@ -90,11 +93,19 @@ impl Function {
         self.polls.store(true, Ordering::Relaxed);
     }
 
+    /// An engine waits for requests in it.
+    pub fn idles(&self) {
+        self.idles.store(true, Ordering::Relaxed);
+    }
+
     /// The code that `other` names is this function's: its calls mean what those of both do.
     pub fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
         if other.polls.load(Ordering::Relaxed) {
             self.polls();
+        }
+        if other.idles.load(Ordering::Relaxed) {
+            self.idles();
         }
     }
 
@@ -135,7 +146,7 @@ impl Function {
             iteration,
             goes_on,
             is_unkept: false,
-            polled: self.polls.load(Ordering::Relaxed).then(recorder::ticks),
+            idles_since: self.idles.load(Ordering::Relaxed).then(recorder::ticks),
         }
     }
 
@@ -168,11 +179,12 @@ impl Function {
             iteration,
             goes_on,
             is_unkept,
-            polled,
+            idles_since,
         } = entered;
         drop(range);
-        if let Some(since) = polled {
-            polled::ended(&self.asked, since);
+        if let Some(since) = idles_since {
+            let polls = self.polls.load(Ordering::Relaxed);
+            polled::ended(polls.then_some(&self.asked), since);
         }
         if self.step.get().is_none() || is_unkept {
             return;
@@ -259,7 +271,7 @@ impl Entered {
             iteration: None,
             goes_on: false,
             is_unkept: false,
-            polled: None,
+            idles_since: None,
         }
     }
 

@@ -7,6 +7,7 @@ use tllmprof_config::PyFunction;
 use tllmprof_platform::{ids, lifecycle};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
+use tllmprof_recorder::watch::{self, Cause};
 use tllmprof_sync::Published;
 
 /// The calls since the last step of the thread that made them.
@@ -57,10 +58,17 @@ impl Polled {
     }
 }
 
-/// A call has ended that began at `since`, in the record's ticks.
-pub fn ended(function: &'static PyFunction, since: u64) {
-    if recorder::is_recording() {
-        POLLED.add(function, this_thread(), since, recorder::ticks());
+/// A call in which an engine waited for requests has ended that began at `since`, in the record's ticks. `polled`: the
+/// function, where it is called over and over.
+pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
+    let (is_recording, is_watching) = (recorder::is_recording(), watch::is_watching());
+    if !is_recording && !is_watching {
+        return;
+    }
+    let now = recorder::ticks();
+    match polled {
+        Some(function) => POLLED.add(function, this_thread(), since, now),
+        None => watch::add(Cause::Idle, now.saturating_sub(since)),
     }
 }
 
@@ -70,8 +78,12 @@ pub fn step_begins() {
         return;
     }
     if let Some((function, since, until)) = POLLED.take(this_thread()) {
-        let name = recorder::id_of(function.qualname.as_str());
-        recorder::event(since, until.saturating_sub(since), What::Function { name });
+        let took = until.saturating_sub(since);
+        watch::add(Cause::Idle, took);
+        if recorder::is_recording() {
+            let name = recorder::id_of(function.qualname.as_str());
+            recorder::event(since, took, What::Function { name });
+        }
     }
 }
 

@@ -1,0 +1,94 @@
+//! When a window opens by itself.
+
+use std::time::Duration;
+
+use crate::condition::Condition;
+use crate::error::{Problem, quoted};
+use crate::{number, time};
+
+/// How many windows may open by themselves in how long, where nobody says.
+const AT_MOST: AtMost = AtMost {
+    windows: 10,
+    per: Duration::from_secs(3600),
+};
+/// How many iterations such a window has, where nobody says.
+pub const STEPS: u64 = 50;
+
+/// A window opens behind an iteration for which a condition holds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Trigger {
+    pub condition: Condition,
+    pub at_most: AtMost,
+    /// How many iterations the window has.
+    pub steps: u64,
+}
+
+/// So many windows in so long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtMost {
+    pub windows: u64,
+    pub per: Duration,
+}
+
+impl Default for AtMost {
+    fn default() -> Self {
+        AT_MOST
+    }
+}
+
+impl AtMost {
+    /// Windows that are remembered for it.
+    pub const MOST: u64 = 10_000;
+
+    /// `10/1h`; without a time, in an hour.
+    ///
+    /// # Errors
+    /// No number, or no time.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        const WANTED: &str = "how many windows, at most 10000, in how long: 10/1h, 3/30m";
+        let (windows, per) = text.split_once('/').unwrap_or((text, "1h"));
+        let windows = number::parse(windows, WANTED)?;
+        if windows > Self::MOST {
+            return Err(Problem::new(format!("{windows} are too many"), WANTED));
+        }
+        let per = per.trim();
+        let time = time::parse(per).filter(|time| !time.is_zero());
+        let no_time = || Problem::new(format!("{} is no time", quoted(per)), WANTED);
+        let per = time.ok_or_else(no_time)?;
+        Ok(Self { windows, per })
+    }
+}
+
+/// How many iterations a window has that opens by itself.
+///
+/// # Errors
+/// No number, or 0.
+pub fn parse_steps(text: &str) -> Result<u64, Problem> {
+    const WANTED: &str = "a number of iterations, from 1 on";
+    match number::parse(text, WANTED)? {
+        0 => Err(Problem::new("a window has no fewer than 1", WANTED)),
+        steps => Ok(steps),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn so_many_windows_in_so_long() {
+        let at_most = |windows, seconds| {
+            Ok(AtMost {
+                windows,
+                per: Duration::from_secs(seconds),
+            })
+        };
+        assert_eq!(AtMost::parse("3/30m"), at_most(3, 1800));
+        assert_eq!(AtMost::parse(" 1 / 10s "), at_most(1, 10));
+        assert_eq!(AtMost::parse("7"), at_most(7, 3600));
+        for bad in ["", "x", "3/", "3/0s", "3/hour", "-1/1h", "10001/1h"] {
+            assert!(AtMost::parse(bad).is_err(), "{bad}");
+        }
+        assert!(parse_steps("0").is_err() && parse_steps("50") == Ok(50));
+    }
+}

@@ -1,0 +1,155 @@
+//! What the time of the iteration that runs goes to, for who decides by it whether a window opens. Outside windows, too,
+//! so no events: sums.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use tllmprof_config::Settings;
+use tllmprof_platform::ids;
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::thread::{self, Record};
+use tllmprof_steps::trigger::Spent;
+
+use super::clock;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Somebody wants to know.
+    #[fork(keep = "the settings are the same")]
+    static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// The thread that began the iteration that runs.
+    #[fork(reset)]
+    static THREAD: AtomicU64 = AtomicU64::new(0);
+    /// Nanoseconds of each cause since then.
+    #[fork(reset)]
+    static SUMS: [AtomicU64; CAUSES] = [const { AtomicU64::new(0) }; CAUSES];
+    /// How many ticks a microsecond has, as a floating-point number's bits, and in how many iterations that is looked
+    /// up again: the longer ticks are known, the better.
+    #[fork(keep = "clocks go on")]
+    static TICKS_PER_US: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "as the ticks")]
+    static LOOKUP_IN: AtomicU64 = AtomicU64::new(0);
+}
+
+const CAUSES: usize = 4;
+const LOOKUP_EVERY: u64 = 1024;
+
+/// What time goes to.
+#[derive(Clone, Copy)]
+pub enum Cause {
+    /// A collection, of whatever thread: all wait for it.
+    Gc,
+    /// The calling thread has waited for the GIL.
+    Gil,
+    /// The calling thread has waited for the GPU.
+    Wait,
+    /// The calling thread has waited for requests.
+    Idle,
+}
+
+/// Watches where the settings say so. For the constructor.
+pub fn start(settings: &Settings) {
+    if settings.when.is_some() {
+        // Ticks are counted from before a record begins.
+        clock::choose();
+        IS_ON.store(true, Ordering::Release);
+    }
+}
+
+/// Whether sums are kept.
+#[inline]
+pub fn is_watching() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
+/// So many ticks went to `cause`.
+#[inline]
+pub fn add(cause: Cause, ticks: u64) {
+    if is_watching()
+        && (matches!(cause, Cause::Gc) || THREAD.load(Ordering::Relaxed) == this_thread())
+    {
+        SUMS[cause as usize].fetch_add(ticks, Ordering::Relaxed);
+    }
+}
+
+/// As [`add`], of nanoseconds.
+#[inline]
+pub fn add_ns(cause: Cause, ns: u64) {
+    if is_watching() {
+        let per_us = f64::from_bits(TICKS_PER_US.load(Ordering::Relaxed));
+        add(cause, (ns as f64 * per_us / 1e3) as u64);
+    }
+}
+
+/// The calling thread begins an iteration: what the time of the one before went to. With the session's lock.
+pub fn take() -> Spent {
+    THREAD.store(this_thread(), Ordering::Relaxed);
+    let left = LOOKUP_IN.load(Ordering::Relaxed);
+    if left == 0 {
+        let per_us = clock::ticks_per_ns() * 1e3;
+        TICKS_PER_US.store(per_us.to_bits(), Ordering::Relaxed);
+    }
+    LOOKUP_IN.store(
+        left.checked_sub(1).unwrap_or(LOOKUP_EVERY),
+        Ordering::Relaxed,
+    );
+    let per_us = f64::from_bits(TICKS_PER_US.load(Ordering::Relaxed));
+    let ns = |cause: Cause| {
+        let sum = &SUMS[cause as usize];
+        // Most iterations have none, and a swap would lock the cache line.
+        match sum.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => (sum.swap(0, Ordering::Relaxed) as f64 * 1e3 / per_us) as u64,
+        }
+    };
+    Spent {
+        gc: ns(Cause::Gc),
+        gil: ns(Cause::Gil),
+        wait: ns(Cause::Wait),
+        idle: ns(Cause::Idle),
+    }
+}
+
+/// The calling thread, without a system call where it is known.
+fn this_thread() -> u64 {
+    let number = thread::current().map_or_else(ids::thread, Record::number);
+    u64::from(number.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_of_the_thread_that_makes_the_steps_is_summed_by_cause() {
+        add(Cause::Gc, 5);
+        IS_ON.store(true, Ordering::Relaxed);
+        assert_eq!(take(), Spent::default(), "nobody wanted to know");
+        let per_ns = clock::ticks_per_ns();
+        let ticks = move |ms: f64| (ms * 1e6 * per_ns) as u64;
+        add(Cause::Wait, ticks(2.0));
+        add(Cause::Wait, ticks(1.0));
+        add_ns(Cause::Gil, 4_000_000);
+        add(Cause::Idle, ticks(7.0));
+        std::thread::spawn(move || {
+            add(Cause::Wait, ticks(50.0));
+            add_ns(Cause::Gil, 60_000_000);
+            add(Cause::Gc, ticks(8.0));
+        })
+        .join()
+        .unwrap();
+        let spent = take();
+        // The clock is tied anew, which makes parts in thousands.
+        let is_about = |ns: u64, ms: u64| ns.abs_diff(ms * 1_000_000) < ms * 50_000;
+        assert!(
+            is_about(spent.wait, 3) && is_about(spent.gil, 4),
+            "{spent:?}"
+        );
+        assert!(
+            is_about(spent.idle, 7) && is_about(spent.gc, 8),
+            "{spent:?}"
+        );
+        assert_eq!(take(), Spent::default());
+        IS_ON.store(false, Ordering::Relaxed);
+    }
+}

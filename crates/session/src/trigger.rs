@@ -1,0 +1,54 @@
+//! Windows that open by themselves, behind iterations that a condition describes.
+
+use std::time::Instant;
+
+use tllmprof_config::Window;
+use tllmprof_config::condition::{Condition, Facts};
+use tllmprof_platform::log;
+use tllmprof_steps::step::learned::Begun;
+use tllmprof_steps::trigger::Fired;
+
+use super::state::{Recording, State};
+use super::stream_capture;
+use super::wiring::sink;
+
+/// An iteration begins with this batch: whether the one before was such that a window opens now.
+pub fn look(state: &mut State, begun: Begun, facts: Facts) {
+    let Some(watch) = &mut state.watch else {
+        return;
+    };
+    let spent = sink().take_spent();
+    if stream_capture::is_any_under_way() {
+        return watch.interrupt();
+    }
+    let is_free = !state.schedule.is_open() && state.schedule.demanded().is_none();
+    let may_open = begun.understood && is_free && !state.awaits_rank() && !state.turn.is_taken();
+    let Some(watch) = &mut state.watch else {
+        return;
+    };
+    let Some(fired) = watch.begins(facts, Instant::now(), spent, may_open) else {
+        return;
+    };
+    let first = begun.iteration;
+    let window = Window {
+        first,
+        last: Some(first.saturating_add(watch.steps() - 1)),
+    };
+    // One that was planned may be in its way, which then captures what comes.
+    if state.schedule.demand(window).is_ok() {
+        state.counter.keep_counting();
+        if state.recording == Recording::OnDemand {
+            state.recording = Recording::ToBegin;
+        }
+        state.triggered = Some((window, fired));
+    }
+}
+
+/// Says why `window` opens. A warning, so that the record has it, too.
+pub fn log(window: Window, fired: &Fired, condition: &Condition) {
+    log::say!(
+        Warn,
+        "window {window} opens as {condition} held for iteration {}: {fired}",
+        window.first.saturating_sub(1)
+    );
+}

@@ -1,0 +1,393 @@
+//! Which iterations are such that a window opens behind them.
+//!
+//! How long an iteration took is compared with the median of those with alike batches: one that is slow for a decode
+//! of 64 requests is fast for a prefill of 8000 tokens.
+
+use core::fmt;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use tllmprof_config::Trigger;
+use tllmprof_config::condition::{Facts, Kind, Times};
+
+/// Iterations of a kind whose times are remembered.
+const KEPT: usize = 64;
+/// How many there have to be for a median.
+const NEEDED: usize = 16;
+/// In what times are remembered.
+const UNIT_NS: u64 = 100;
+
+/// The times of the latest iterations of a kind.
+#[derive(Clone, Debug)]
+struct Alike {
+    took: [u32; KEPT],
+    count: usize,
+}
+
+impl Alike {
+    const NONE: Self = Self {
+        took: [0; KEPT],
+        count: 0,
+    };
+
+    fn add(&mut self, ns: u64) {
+        self.took[self.count % KEPT] = u32::try_from(ns / UNIT_NS).unwrap_or(u32::MAX);
+        self.count += 1;
+    }
+
+    /// Their median, in nanoseconds.
+    fn median(&self) -> Option<u64> {
+        let count = self.count.min(KEPT);
+        if count < NEEDED {
+            return None;
+        }
+        let mut took = self.took;
+        let (_, median, _) = took[..count].select_nth_unstable(count / 2);
+        Some(u64::from(*median) * UNIT_NS)
+    }
+}
+
+/// What the time of an iteration went to, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Spent {
+    pub gc: u64,
+    /// Of the thread that makes the steps.
+    pub gil: u64,
+    pub wait: u64,
+    /// The engine waited for requests.
+    pub idle: u64,
+}
+
+/// An iteration behind which a window opens.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Fired {
+    pub took: Duration,
+    spent: Spent,
+    median: Option<Duration>,
+    kind: Kind,
+    /// Windows that were not opened before, as there had been enough.
+    pub skipped: u64,
+}
+
+impl fmt::Display for Fired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        write!(f, "{:.3} ms", self.took.as_secs_f64() * 1e3)?;
+        if let Some(median) = self.median {
+            write!(
+                f,
+                " (median of its kind {:.3} ms; {})",
+                median.as_secs_f64() * 1e3,
+                self.kind
+            )?;
+        }
+        for (ns, what) in [
+            (self.spent.gc, "garbage collection"),
+            (self.spent.gil, "waits for the GIL"),
+            (self.spent.wait, "waits for the GPU"),
+        ] {
+            if ns > 0 {
+                write!(f, ", {:.3} ms of {what}", ms(ns))?;
+            }
+        }
+        if self.skipped > 0 {
+            write!(
+                f,
+                "; {} more before, for which no window was opened",
+                self.skipped
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Looks at each iteration.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    trigger: Trigger,
+    kinds: Vec<Alike>,
+    /// The iteration that runs: since when, and its batch.
+    runs: Option<(Instant, Facts)>,
+    /// When windows were opened, the latest last.
+    opened: VecDeque<Instant>,
+    skipped: u64,
+}
+
+impl Watch {
+    pub fn new(trigger: &Trigger) -> Self {
+        Self {
+            trigger: trigger.clone(),
+            kinds: vec![Alike::NONE; Kind::COUNT],
+            runs: None,
+            opened: VecDeque::with_capacity(trigger.at_most.windows as usize),
+            skipped: 0,
+        }
+    }
+
+    /// How many iterations its windows have.
+    pub const fn steps(&self) -> u64 {
+        self.trigger.steps
+    }
+
+    /// What runs is no iteration that others could be compared with, as a stream is captured.
+    pub fn interrupt(&mut self) {
+        self.runs = None;
+    }
+
+    /// An iteration begins with this batch, and the one before is over, whose time went to `spent`. Whether a window is
+    /// to open; `may_open`: one can.
+    pub fn begins(
+        &mut self,
+        facts: Facts,
+        now: Instant,
+        spent: Spent,
+        may_open: bool,
+    ) -> Option<Fired> {
+        let (since, facts) = self.runs.replace((now, facts))?;
+        let took = now.saturating_duration_since(since);
+        let took = took.saturating_sub(Duration::from_nanos(spent.idle));
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let kind = facts.kind();
+        let alike = self.kinds.get_mut(kind.place())?;
+        // Where none can open the time alone is of interest.
+        let median = may_open.then(|| alike.median()).flatten();
+        alike.add(ns);
+        let times = Times {
+            iteration: Some(ns),
+            gc: Some(spent.gc),
+            gil: Some(spent.gil),
+            wait: Some(spent.wait),
+            p50: median,
+        };
+        if !may_open || self.trigger.condition.holds_for(facts, &times) != Some(true) {
+            return None;
+        }
+        let is_past = |at: &Instant| now.saturating_duration_since(*at) >= self.trigger.at_most.per;
+        while self.opened.front().is_some_and(is_past) {
+            self.opened.pop_front();
+        }
+        if self.opened.len() as u64 >= self.trigger.at_most.windows {
+            self.skipped += 1;
+            return None;
+        }
+        self.opened.push_back(now);
+        Some(Fired {
+            took,
+            spent,
+            median: median.map(Duration::from_nanos),
+            kind,
+            skipped: core::mem::take(&mut self.skipped),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tllmprof_config::Condition;
+    use tllmprof_config::trigger::AtMost;
+
+    const MS: u64 = 1_000_000;
+
+    fn watch(condition: &str, windows: u64, seconds: u64) -> Watch {
+        Watch::new(&Trigger {
+            condition: Condition::parse_with_times(condition).unwrap(),
+            at_most: AtMost {
+                windows,
+                per: Duration::from_secs(seconds),
+            },
+            steps: 50,
+        })
+    }
+
+    fn decode(requests: u32) -> Facts {
+        Facts {
+            requests: Some(requests),
+            tokens: Some(requests),
+            prefill_tokens: Some(0),
+        }
+    }
+
+    fn prefill(tokens: u32) -> Facts {
+        Facts {
+            requests: Some(1),
+            tokens: Some(tokens),
+            prefill_tokens: Some(tokens),
+        }
+    }
+
+    /// The iterations behind which windows open, of these.
+    fn drive(
+        watch: &mut Watch,
+        iterations: impl IntoIterator<Item = (Facts, u64, Spent)>,
+    ) -> Vec<(usize, Fired)> {
+        let mut now = Instant::now();
+        let mut fired = Vec::new();
+        let mut before = Spent::default();
+        let last = (Facts::default(), 0, Spent::default());
+        for (n, (facts, ns, spent)) in iterations.into_iter().chain([last]).enumerate() {
+            let found = watch.begins(facts, now, before, true);
+            fired.extend(found.map(|found| (n.wrapping_sub(1), found)));
+            now += Duration::from_nanos(ns);
+            before = spent;
+        }
+        fired
+    }
+
+    fn numbers(fired: &[(usize, Fired)]) -> Vec<usize> {
+        fired.iter().map(|(n, _)| *n).collect()
+    }
+
+    #[test]
+    fn an_iteration_is_compared_with_those_like_it() {
+        // A prefill in every tenth takes twenty times as long as a decode, and none is slow but two.
+        let load = |n: u64| {
+            let jitter = n * 7919 % 11 * MS / 20;
+            match (n, n % 10) {
+                (307, _) => (decode(40), 25 * MS + jitter, Spent::default()),
+                (450, _) => (prefill(3000), 520 * MS, Spent::default()),
+                (_, 0) => (prefill(2100), 200 * MS + jitter, Spent::default()),
+                _ => (
+                    decode(33 + n as u32 % 30),
+                    10 * MS + jitter,
+                    Spent::default(),
+                ),
+            }
+        };
+        let fired = drive(
+            &mut watch("iteration > 2*p50", 100, 3600),
+            (0..600).map(load),
+        );
+        assert_eq!(numbers(&fired), [307, 450]);
+        let line = fired[0].1.to_string();
+        assert!(
+            line.contains("(median of its kind 10.") && line.contains("decode, 32 to 63 requests"),
+            "{line}"
+        );
+        // A time that is the same for all cries wolf.
+        let fired = drive(
+            &mut watch("iteration > 50ms", 100, 3600),
+            (0..600).map(load),
+        );
+        assert_eq!(fired.len(), 60);
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_kind_that_is_new() {
+        let slow = |n: usize| {
+            (
+                decode(8),
+                if n == NEEDED - 1 { 90 * MS } else { MS },
+                Spent::default(),
+            )
+        };
+        let fired = drive(
+            &mut watch("iteration > 2*p50", 9, 3600),
+            (0..NEEDED).map(slow),
+        );
+        assert_eq!(numbers(&fired), []);
+        let one_more = [(decode(8), MS, Spent::default())];
+        let steps = one_more.into_iter().chain((0..NEEDED).map(slow));
+        let fired = drive(&mut watch("iteration > 2*p50", 9, 3600), steps);
+        assert_eq!(numbers(&fired), [NEEDED]);
+    }
+
+    #[test]
+    fn what_the_time_went_to_is_compared_and_said() {
+        let load = |n: u64| {
+            let spent = match n {
+                40 => Spent {
+                    gc: 12 * MS,
+                    ..Spent::default()
+                },
+                60 => Spent {
+                    gil: 6 * MS,
+                    ..Spent::default()
+                },
+                80 => Spent {
+                    wait: 30 * MS,
+                    ..Spent::default()
+                },
+                _ => Spent::default(),
+            };
+            (decode(8), 10 * MS, spent)
+        };
+        let when = "gc > 10ms or gil > 5ms or wait > 20ms and requests>=8";
+        let fired = drive(&mut watch(when, 9, 3600), (0..100).map(load));
+        assert_eq!(numbers(&fired), [40, 60, 80]);
+        assert!(
+            fired[0]
+                .1
+                .to_string()
+                .ends_with(", 12.000 ms of garbage collection")
+        );
+        assert!(
+            fired[1]
+                .1
+                .to_string()
+                .ends_with(", 6.000 ms of waits for the GIL")
+        );
+    }
+
+    #[test]
+    fn the_time_in_which_an_engine_waited_for_requests_is_none_of_an_iterations() {
+        let load = |n: u64| match n {
+            50 => (
+                decode(8),
+                9010 * MS,
+                Spent {
+                    idle: 9000 * MS,
+                    ..Spent::default()
+                },
+            ),
+            60 => (
+                decode(8),
+                9100 * MS,
+                Spent {
+                    idle: 9000 * MS,
+                    ..Spent::default()
+                },
+            ),
+            _ => (decode(8), 10 * MS, Spent::default()),
+        };
+        let fired = drive(&mut watch("iteration > 2*p50", 9, 3600), (0..100).map(load));
+        assert_eq!(numbers(&fired), [60]);
+    }
+
+    #[test]
+    fn so_many_windows_open_in_so_long() {
+        let load = |n: u64| {
+            (
+                decode(8),
+                if n % 10 == 9 { 100 * MS } else { MS },
+                Spent::default(),
+            )
+        };
+        // A stall in 109 ms: from one second to the next there are 9 or 10.
+        let fired = drive(&mut watch("iteration > 50ms", 2, 1), (0..300).map(load));
+        assert_eq!(numbers(&fired), [9, 19, 109, 119, 209, 219]);
+        let skipped = |at: usize| fired[at].1.skipped;
+        assert_eq!(
+            (skipped(0), skipped(1), skipped(2), skipped(3)),
+            (0, 0, 8, 0)
+        );
+        assert!(drive(&mut watch("iteration > 50ms", 0, 1), (0..300).map(load)).is_empty());
+    }
+
+    #[test]
+    fn what_was_interrupted_is_not_compared() {
+        let mut watch = watch("iteration > 50ms", 9, 1);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut begins =
+            |ms, may_open| watch.begins(Facts::default(), at(ms), Spent::default(), may_open);
+        assert_eq!(begins(0, true), None);
+        assert_eq!(begins(100, false), None, "a window is open");
+        assert!(begins(200, true).is_some());
+        watch.interrupt();
+        let mut begins = |ms| watch.begins(Facts::default(), at(ms), Spent::default(), true);
+        assert_eq!(begins(300), None);
+        assert!(begins(400).is_some());
+    }
+}

@@ -1,0 +1,62 @@
+"""A serving loop on mixed load: prefills between decodes, which take fifty times as long and are none the worse for it.
+CAUSE stalls the step in which it is planted: argument `STEP:CAUSE`, any number of them. Prints which iterations these were.
+"""
+import gc
+import sys
+import threading
+import time
+
+from gpu import Gpu
+
+STEPS, DECODE, PREFILL, STALL = 260, 0.003, 0.15, 0.6
+
+gpu = Gpu()
+gc.disable()
+garbage = []
+
+
+def sleeps():
+    time.sleep(STALL)
+
+
+def waits():
+    for _ in range(1500):
+        gpu.launch(1000)
+
+
+def collects():
+    for _ in range(600_000):
+        garbage.append([garbage])
+    gc.collect()
+
+
+def needs_gil():
+    """Another thread has it, and is not made to give it up."""
+    sys.setswitchinterval(10)
+
+    def spin():
+        until = time.monotonic() + STALL
+        while time.monotonic() < until:
+            pass
+
+    threading.Thread(target=spin).start()
+    # Now it is the other's.
+    time.sleep(0.01)
+
+
+PLANTED = {int(step): cause for step, cause in (word.split(":") for word in sys.argv[1:])}
+
+
+def step(requests, tokens, prompt):
+    gpu.launch(1000)
+    gpu.wait()
+
+
+for number in range(STEPS):
+    prompt = 900 if number % 10 == 4 else 0
+    step(8, 8 + prompt, prompt)
+    time.sleep(PREFILL if prompt else DECODE)
+    if number in PLANTED:
+        globals()[PLANTED[number]]()
+        gpu.wait()
+        sys.setswitchinterval(0.005)
