@@ -17,6 +17,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 mod fixture;
+pub mod load;
 mod log;
 pub mod nvtx;
 pub mod python;

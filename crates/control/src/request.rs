@@ -32,10 +32,12 @@ pub struct Capture {
     pub gc: bool,
     pub gil: bool,
     pub stacks: bool,
+    /// The steps before it that the process keeps stay in the record, too.
+    pub past: bool,
 }
 
-const NAMES: [&str; 9] = [
-    "steps", "seconds", "first", "delay", "where", "kernels", "gc", "gil", "stacks",
+const NAMES: [&str; 10] = [
+    "steps", "seconds", "first", "delay", "where", "kernels", "gc", "gil", "stacks", "past",
 ];
 
 impl Request {
@@ -93,6 +95,7 @@ impl Capture {
             .with_some("gc", on(self.gc))
             .with_some("gil", on(self.gil))
             .with_some("stacks", on(self.stacks))
+            .with_some("past", on(self.past))
     }
 
     fn read(object: &Object) -> Result<Self, String> {
@@ -136,6 +139,7 @@ impl Capture {
             gc: flag("gc")?,
             gil: flag("gil")?,
             stacks: flag("stacks")?,
+            past: flag("past")?,
         })
     }
 }
@@ -167,7 +171,7 @@ mod tests {
         assert_eq!(capture(r#"{"do":"capture"}"#), Capture::default());
         let all = capture(
             r#"{"do":"capture","steps":50,"seconds":2.5,"first":100,"delay":3,"where":"phase=decode","kernels":20,
-                "gc":true,"gil":true,"stacks":true}"#,
+                "gc":true,"gil":true,"stacks":true,"past":true}"#,
         );
         let expected = Capture {
             steps: Some(50),
@@ -179,6 +183,7 @@ mod tests {
             gc: true,
             gil: true,
             stacks: true,
+            past: true,
         };
         assert_eq!(all, expected);
     }

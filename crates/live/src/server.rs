@@ -301,6 +301,12 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         settings.stacks.is_some(),
         "--stacks or TLLMPROF_STACKS=1",
     )?;
+    has(
+        "past",
+        capture.past,
+        settings.flight.is_some(),
+        "--flight or TLLMPROF_FLIGHT=1",
+    )?;
     let condition = match capture.condition {
         Some(text) => {
             let condition = Condition::parse(&text);
@@ -317,5 +323,6 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         iterations: capture.steps.or_else(by_default),
         condition,
         kernels: capture.kernels,
+        past: capture.past,
     })
 }

@@ -34,6 +34,8 @@ pub struct Wanted {
     pub condition: Option<Condition>,
     /// Iterations in which GPU kernels are taken; nothing: as the process was started.
     pub kernels: Option<u64>,
+    /// The iterations before it that are kept stay in the record, too.
+    pub past: bool,
 }
 
 /// Why a window is refused.
@@ -163,6 +165,7 @@ impl State {
         self.demand = Some(Demand {
             condition: wanted.condition,
             kernels: wanted.kernels,
+            past: wanted.past,
             progress: Progress::Waits,
         });
         Ok(window)

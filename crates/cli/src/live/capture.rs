@@ -179,6 +179,7 @@ impl Arguments {
             gc: self.gc,
             gil: self.gil,
             stacks: self.stacks,
+            past: false,
         })
     }
 }
