@@ -3,79 +3,8 @@
 
 mod common;
 
-use std::time::Duration;
-
-use common::python::pythons;
-use common::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmprof};
-use serde_json::Value;
-
-/// Longer than any of them needs on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(240);
-
-const BATCH: &str = "__main__:step=requests:requests,tokens:tokens,prefill_tokens:prompt";
-
-struct Ran {
-    output: Output,
-    /// What the report says of the process; nothing where there is no record.
-    process: Option<Value>,
-    _scratch: Scratch,
-}
-
-/// The serving loop, with these stalls.
-fn load(planted: &str, variables: &[(&str, &str)]) -> Option<Ran> {
-    let python = pythons().iter().find(|python| python.has_gil);
-    let Some(python) = python else {
-        skipped("no CPython with a GIL");
-        return None;
-    };
-    let scratch = Scratch::new("triggers");
-    let record = scratch.path("steps.tllmprof");
-    let mut program = command(&python.path);
-    program
-        .arg(repo().join("tests/triggers/load.py"))
-        .args(planted.split_whitespace())
-        .env("PYTHONPATH", repo().join("examples/slow"))
-        .env("PYTHONDONTWRITEBYTECODE", "1")
-        .env("LD_LIBRARY_PATH", standin())
-        .env("LD_PRELOAD", shim())
-        .env("STANDIN_WORK_NS", "300000")
-        .env("TLLMPROF_BATCH", BATCH)
-        .env("TLLMPROF_TRACE", &record)
-        .envs(variables.iter().copied())
-        .current_dir(scratch.folder());
-    let output = run(&mut program, PATIENCE);
-    let mut report = command(tllmprof());
-    let report = run(report.args(["report", "--json"]).arg(&record), PATIENCE);
-    let report: Option<Value> = serde_json::from_str(&report.out()).ok();
-    Some(Ran {
-        output,
-        process: report.map(|report| report["processes"][0].clone()),
-        _scratch: scratch,
-    })
-}
-
-impl Ran {
-    /// The iterations behind which windows opened, with what is said of them.
-    fn fired(&self) -> Vec<(u64, String)> {
-        let said = self.output.err();
-        let lines = said.lines().filter_map(|line| {
-            let (_, behind) = line.split_once(" held for iteration ")?;
-            let (number, why) = behind.split_once(": ")?;
-            Some((number.parse().unwrap(), why.to_owned()))
-        });
-        lines.collect()
-    }
-
-    /// The windows of the record.
-    fn windows(&self) -> Vec<(u64, u64)> {
-        let process = self.process.as_ref().expect(&self.output.err());
-        let windows = process["windows"].as_array().unwrap().iter();
-        let number = |of: &Value| of.as_u64().unwrap();
-        windows
-            .map(|window| (number(&window["first"]), number(&window["last"])))
-            .collect()
-    }
-}
+use common::load::{Load, PATIENCE};
+use common::{command, run, tllmprof};
 
 #[test]
 fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
@@ -86,7 +15,7 @@ fn stalls_on_mixed_load_are_found_with_their_causes_and_prefills_are_none() {
         ("TLLMPROF_GIL", "1"),
         ("TLLM_PROFILE_RECORD_GC", "1"),
     ];
-    let Some(ran) = load(planted, &when) else {
+    let Some(ran) = Load::new().run(planted, &when) else {
         return;
     };
     let context = ran.output.err();
@@ -125,7 +54,7 @@ fn a_condition_on_causes_has_them_measured_and_so_many_windows_open_at_most() {
         // What is found is said, where nothing is recorded, too.
         ("TLLMPROF_TRACE", ""),
     ];
-    let Some(ran) = load(planted, &when) else {
+    let Some(ran) = Load::new().run(planted, &when) else {
         return;
     };
     let context = ran.output.err();

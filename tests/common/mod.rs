@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 mod build;
 mod fixture;
+pub mod load;
 mod log;
 pub mod nvtx;
 pub mod python;

@@ -1,14 +1,17 @@
 """A serving loop on mixed load: prefills between decodes, which take fifty times as long and are none the worse for it.
-CAUSE stalls the step in which it is planted: argument `STEP:CAUSE`, any number of them. Prints which iterations these were.
+CAUSE stalls the step in which it is planted: argument `STEP:CAUSE`, any number of them. LAST says how many steps there are,
+and END how they end: by `exit`, or by `waits`, that is not before the process is killed.
 """
 import gc
+import os
 import sys
 import threading
 import time
 
 from gpu import Gpu
 
-STEPS, DECODE, PREFILL, STALL = 260, 0.003, 0.15, 0.6
+DECODE, PREFILL, STALL = (0, 0, 0.6) if "FAST" in os.environ else (0.003, 0.15, 0.6)
+STEPS = int(os.environ.get("LAST", "260"))
 
 gpu = Gpu()
 gc.disable()
@@ -47,16 +50,20 @@ def needs_gil():
 PLANTED = {int(step): cause for step, cause in (word.split(":") for word in sys.argv[1:])}
 
 
-def step(requests, tokens, prompt):
+def step(requests, tokens, prompt, number):
     gpu.launch(1000)
     gpu.wait()
-
-
-for number in range(STEPS):
-    prompt = 900 if number % 10 == 4 else 0
-    step(8, 8 + prompt, prompt)
     time.sleep(PREFILL if prompt else DECODE)
     if number in PLANTED:
         globals()[PLANTED[number]]()
         gpu.wait()
         sys.setswitchinterval(0.005)
+
+
+for number in range(STEPS):
+    prompt = 900 if number % 10 == 4 else 0
+    step(8, 8 + prompt, prompt, number)
+
+if os.environ.get("END") == "waits":
+    print("waits", flush=True)
+    time.sleep(600)

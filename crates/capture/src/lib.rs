@@ -222,7 +222,7 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
             if recorder::gpu::wants_events() && !place.capturing {
                 let _ = worker::run(Job::Events, EVENTS);
             }
-            recorder::window_opens(iteration);
+            recorder::window_opens(iteration, place.past);
         }
         if begins {
             cupti::write_edge(Edge::Open, iteration);
@@ -266,7 +266,7 @@ fn finish(iterations: u64, drain: bool, here: bool) {
 /// Whether anybody wants to know what is in a batch now.
 #[inline]
 pub fn wants_batches() -> bool {
-    recorder::is_recording() || HAS_RANGES.load(Ordering::Relaxed)
+    recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
 }
 
 /// Keeps what is in the batch of `iteration`, or else of the one that is open, and begins its range.

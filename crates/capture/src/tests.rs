@@ -209,7 +209,7 @@ fn ranges_of_the_librarys_own_are_in_the_record() {
     assert!(marks::Name::new("nobody listens").is_none());
     let thread = on_a_thread(|| {
         drop(function.push());
-        recorder::window_opens(5);
+        recorder::window_opens(5, false);
         let outer = range.push();
         drop(function.push());
         drop(outer);

@@ -13,9 +13,12 @@ pub struct Chosen<R> {
 }
 
 impl<R: Recording> Chosen<R> {
+    /// The windows that begin with the iterations `firsts` and, where their `past` is wanted, too, those that end right
+    /// before them.
+    ///
     /// # Errors
     /// Where the recording cannot be read.
-    pub fn new(recording: R, firsts: &[u64]) -> io::Result<Self> {
+    pub fn new(recording: R, firsts: &[u64], past: bool) -> io::Result<Self> {
         let mut edges = Vec::new();
         recording.read(|entry| {
             if let Entry::Event { event, .. } = entry
@@ -26,23 +29,21 @@ impl<R: Recording> Chosen<R> {
         })?;
         edges.sort_by_key(|(at, ..)| *at);
         let mut others: Vec<(u64, u64)> = Vec::new();
-        let mut is_other = false;
+        let mut other = None;
         for (at, edge, iteration) in edges {
             match edge {
                 Edge::Open => {
-                    is_other = !firsts.contains(&iteration);
-                    if is_other {
-                        others.push((at, u64::MAX));
-                    }
+                    others.extend(other.map(|from| (from, at)));
+                    other = (!firsts.contains(&iteration)).then_some(at);
                 }
-                Edge::Close if is_other => {
-                    if let Some(open) = others.last_mut() {
-                        open.1 = at;
-                    }
+                Edge::Close => {
+                    let is_past = past && firsts.contains(&(iteration + 1));
+                    let ended = other.take().filter(|_| !is_past);
+                    others.extend(ended.map(|from| (from, at)));
                 }
-                Edge::Close => {}
             }
         }
+        others.extend(other.map(|from| (from, u64::MAX)));
         Ok(Self { recording, others })
     }
 
@@ -108,14 +109,18 @@ mod tests {
 
     #[test]
     fn what_happened_in_other_windows_is_left_out() {
-        let header = Header::new(1, ClockKind::Monotonic, Vec::new());
-        let chosen = Chosen::new(Windows(header), &[20]).unwrap();
-        let process = Process::read(PathBuf::new(), &chosen).unwrap();
-        let windows: Vec<_> = process
-            .windows
-            .iter()
-            .map(|window| (window.first, window.iterations.len()))
-            .collect();
-        assert_eq!(windows, [(20, 2)]);
+        let of = |past, firsts| {
+            let header = Header::new(1, ClockKind::Monotonic, Vec::new());
+            let chosen = Chosen::new(Windows(header), firsts, past).unwrap();
+            let process = Process::read(PathBuf::new(), &chosen).unwrap();
+            let windows = process.windows.iter();
+            windows
+                .map(|window| (window.first, window.iterations.len()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(false, &[20]), [(20, 2)]);
+        // The window before 22 is of iterations 20 and 21; none ends right before 30.
+        assert_eq!(of(true, &[22, 30]), [(20, 2), (30, 2)]);
+        assert_eq!(of(false, &[22]), []);
     }
 }

@@ -39,6 +39,10 @@ pub struct Options {
     /// With --when: how many iterations such a window has [default: 50]
     #[arg(long, value_name = "N")]
     when_steps: Option<OsString>,
+    /// Keep the latest 100 or STEPS iterations outside windows in the record at all times, for a window by --when or one
+    /// that is asked for with its past, and for when the process dies
+    #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    flight: Option<OsString>,
     /// For an engine that is not known: the Python function whose arguments hold the batch, and formulas for requests
     /// and two of tokens, prefill_tokens and decode_tokens, such as
     /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'. Without --step, each
@@ -142,6 +146,7 @@ impl Options {
                 "TLLMPROF_WHEN_STEPS",
                 self.when_steps.clone(),
             ),
+            ("--flight", "TLLMPROF_FLIGHT", self.flight.clone()),
             ("--batch", "TLLMPROF_BATCH", self.batch.clone()),
             ("--step", "TLLMPROF_STEP", self.step.clone()),
             ("--warmup", "TLLMPROF_WARMUP", self.warmup.clone()),
@@ -339,6 +344,7 @@ mod tests {
             at_most: Some("1".into()),
             per: Some("2h".into()),
             when_steps: Some("1".into()),
+            flight: Some("1".into()),
             batch: Some("m:f=requests:1,tokens:1,decode_tokens:1".into()),
             step: Some("auto".into()),
             warmup: Some("1".into()),
@@ -368,7 +374,7 @@ mod tests {
         let all = all();
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 26);
+        assert_eq!(given.len(), 27);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

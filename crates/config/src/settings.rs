@@ -29,6 +29,9 @@ const GIL_MIN_US: u64 = 100;
 /// Steps of a window that `TLLMPROF_KERNELS=1` records kernels in.
 const KERNEL_STEPS: u64 = 20;
 const TRACE_MAX: u64 = 1 << 30;
+/// Iterations that `TLLMPROF_FLIGHT=1` keeps, and that it may keep.
+const FLIGHT_STEPS: u64 = 100;
+const MOST_FLIGHT_STEPS: u64 = 100_000;
 
 /// What the variables say, with a default for each that is not set.
 #[derive(Clone, Debug)]
@@ -43,6 +46,8 @@ pub struct Settings {
     pub where_split: bool,
     /// Windows open by themselves.
     pub when: Option<Trigger>,
+    /// How many of the latest iterations outside windows are kept at all times.
+    pub flight: Option<u64>,
     /// The function whose arguments hold what is in a batch, where the user names one.
     pub batch: Option<BatchFunction>,
     /// By default the function of `batch`, if there is one, else `auto`.
@@ -129,13 +134,14 @@ impl Settings {
         let given = env.set_os("TLLMPROF_TRACE", PathTemplate::parse)?;
         // One that is set to nothing says that there is to be none.
         let is_named = (env.get)("TLLMPROF_TRACE").is_some();
-        // What opens a window by itself has it recorded.
+        let flight = env.set("TLLMPROF_FLIGHT", parse_flight)?.flatten();
+        // What opens a window by itself has it recorded, and what is kept lies in a record.
         let asks = match control {
-            Control::Off if when.is_some() => &Control::On,
+            Control::Off if when.is_some() || flight.is_some() => &Control::On,
             _ => &control,
         };
         let on_demand = PathTemplate::on_demand(asks).filter(|_| !is_named);
-        let trace_on_demand = on_demand.is_some();
+        let trace_on_demand = on_demand.is_some() && flight.is_none();
         let native_stacks = env.flag("TLLMPROF_NATIVE_STACKS", false)?;
         let stacks = env.set("TLLMPROF_STACKS", stacks::parse)?;
         let names = |name| {
@@ -150,6 +156,7 @@ impl Settings {
             record_gc: env.flag("TLLM_PROFILE_RECORD_GC", false)? || names("gc"),
             gil: env.flag("TLLMPROF_GIL", false)? || names("gil"),
             when,
+            flight,
             batch,
             step,
             warmup,
@@ -220,6 +227,20 @@ fn parse_kernels(text: &str) -> Result<Option<u64>, Problem> {
         Some(false) => Ok(None),
         None => match number::parse(text, "1, 0, or a number of steps")? {
             0 => Ok(None),
+            steps => Ok(Some(steps)),
+        },
+    }
+}
+
+fn parse_flight(text: &str) -> Result<Option<u64>, Problem> {
+    const WANTED: &str = "1, 0, or a number of iterations, at most 100000";
+    match flag::recognised(text) {
+        Some(is_on) => Ok(is_on.then_some(FLIGHT_STEPS)),
+        None => match number::parse(text, WANTED)? {
+            0 => Ok(None),
+            steps if steps > MOST_FLIGHT_STEPS => {
+                Err(Problem::new(format!("{steps} are too many"), WANTED))
+            }
             steps => Ok(Some(steps)),
         },
     }

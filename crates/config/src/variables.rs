@@ -62,6 +62,10 @@ pub const VARIABLES: &[Variable] = &[
         "how many iterations a window by TLLMPROF_WHEN has; default 50",
     ),
     variable(
+        "TLLMPROF_FLIGHT",
+        "1 or a number: keep the latest 100 or so many iterations outside windows in the record; default 0",
+    ),
+    variable(
         "TLLMPROF_BATCH",
         "where the arguments of a Python function hold the batch: \
          MODULE:QUALNAME=requests:FORMULA,tokens:FORMULA,decode_tokens:FORMULA",

@@ -34,10 +34,13 @@ pub struct Capture {
     pub stacks: bool,
     /// It is for the profiler that waits in the process: refused if none does, and no record is begun for it.
     pub profiler: bool,
+    /// The steps before it that the process keeps stay in the record, too.
+    pub past: bool,
 }
 
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "steps", "seconds", "first", "delay", "where", "kernels", "gc", "gil", "stacks", "profiler",
+    "past",
 ];
 
 impl Request {
@@ -96,6 +99,7 @@ impl Capture {
             .with_some("gil", on(self.gil))
             .with_some("stacks", on(self.stacks))
             .with_some("profiler", on(self.profiler))
+            .with_some("past", on(self.past))
     }
 
     fn read(object: &Object) -> Result<Self, String> {
@@ -140,6 +144,7 @@ impl Capture {
             gil: flag("gil")?,
             stacks: flag("stacks")?,
             profiler: flag("profiler")?,
+            past: flag("past")?,
         })
     }
 }
@@ -171,7 +176,7 @@ mod tests {
         assert_eq!(capture(r#"{"do":"capture"}"#), Capture::default());
         let all = capture(
             r#"{"do":"capture","steps":50,"seconds":2.5,"first":100,"delay":3,"where":"phase=decode","kernels":20,
-                "gc":true,"gil":true,"stacks":true,"profiler":true}"#,
+                "gc":true,"gil":true,"stacks":true,"profiler":true,"past":true}"#,
         );
         let expected = Capture {
             steps: Some(50),
@@ -184,6 +189,7 @@ mod tests {
             gil: true,
             stacks: true,
             profiler: true,
+            past: true,
         };
         assert_eq!(all, expected);
     }

@@ -60,7 +60,7 @@ fn comes_back(frame: &Frame) -> bool {
             true
         }
         Role::Driver(_) if recorder::is_wanted() && is_nested(frame) => is_the_programs(),
-        Role::Driver(call) => driver(call, &frame.args) || recorder::is_recording(),
+        Role::Driver(call) => driver(call, &frame.args) || recorder::is_keeping(),
         Role::Runtime(call) | Role::Front(call) => leads_to_driver(call, thunk, frame),
     };
     if let Role::Driver(call) | Role::Runtime(call) | Role::Front(call) = thunk.role()
@@ -69,7 +69,7 @@ fn comes_back(frame: &Frame) -> bool {
     {
         destroys(what, frame);
     }
-    if follow && is_recorded(thunk) && (recorder::is_recording() || is_watched(thunk)) {
+    if follow && is_recorded(thunk) && (recorder::is_keeping() || is_watched(thunk)) {
         read(frame);
         frame.since.set(recorder::ticks());
     }
@@ -234,7 +234,7 @@ fn read(frame: &Frame) {
     };
     frame.stream.set(target.map_or(0, |target| target.handle));
     frame.work.set(work);
-    if matches!(call.kind(), Kind::Wait(_)) && recorder::is_recording() {
+    if matches!(call.kind(), Kind::Wait(_)) && recorder::is_keeping() {
         recorder::wait_begins();
     }
 }

@@ -86,7 +86,7 @@ pub fn recorded(act: impl FnOnce()) -> Contents {
         engine: None,
     };
     tllmprof_recorder::begin(settings, &facts);
-    tllmprof_recorder::window_opens(0);
+    tllmprof_recorder::window_opens(0, false);
     assert!(tllmprof_recorder::is_recording());
     act();
     tllmprof_recorder::window_closes(1);

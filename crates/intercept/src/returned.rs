@@ -65,7 +65,7 @@ pub extern "C" fn recorded(frame: &Frame, result: usize) -> usize {
 #[inline]
 fn record(frame: &Frame, result: usize) {
     let since = frame.since.get();
-    if since == 0 || !(recorder::is_recording() || watch::is_watching()) {
+    if since == 0 || !(recorder::is_keeping() || watch::is_watching()) {
         return;
     }
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
@@ -74,7 +74,7 @@ fn record(frame: &Frame, result: usize) {
     if call.kind().waits() && watch::is_watching() {
         watch::add(Cause::Wait, recorder::ticks().saturating_sub(since));
     }
-    if !recorder::is_recording() {
+    if !recorder::is_keeping() {
         return;
     }
     // The functions return an enumeration, in the lower half of the register.

@@ -117,7 +117,7 @@ impl Wanted {
     fn now() -> Self {
         Self {
             ranges: watched::are(),
-            recorded: recorder::is_recording(),
+            recorded: recorder::is_keeping(),
             timed: recorder::watch::is_watching(),
             learnt: session::learns(),
         }

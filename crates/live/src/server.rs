@@ -307,6 +307,12 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         settings.stacks.is_some(),
         "--stacks or TLLMPROF_STACKS=1",
     )?;
+    has(
+        "past",
+        capture.past,
+        settings.flight.is_some(),
+        "--flight or TLLMPROF_FLIGHT=1",
+    )?;
     let condition = match capture.condition {
         Some(text) => {
             let condition = Condition::parse(&text);
@@ -324,5 +330,6 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         condition,
         kernels: capture.kernels,
         for_profiler: capture.profiler,
+        past: capture.past,
     })
 }

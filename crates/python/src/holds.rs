@@ -120,7 +120,7 @@ pub struct Holds {
 
 /// Now, in the record's ticks, if they will be wanted.
 pub fn ticks() -> u64 {
-    if recorder::is_recording() {
+    if recorder::is_keeping() {
         recorder::ticks()
     } else {
         0
@@ -130,7 +130,7 @@ pub fn ticks() -> u64 {
 /// Has the record keep what began then and took so many nanoseconds, unless that is too short.
 fn record_if_long(since: &Cell<u64>, took: u64, what: What) {
     let since = since.replace(0);
-    if since != 0 && recorder::is_recording() && took >= SHORTEST.load(Ordering::Relaxed) {
+    if since != 0 && recorder::is_keeping() && took >= SHORTEST.load(Ordering::Relaxed) {
         recorder::event(since, recorder::ticks().saturating_sub(since), what);
     }
 }

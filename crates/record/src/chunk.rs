@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 use std::ptr::NonNull;
 use std::slice;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::check;
 use crate::event::{Event, Row, StringId, What};
@@ -103,6 +103,25 @@ impl EventWriter {
             .store(committed.0.to_le(), Ordering::Relaxed);
         header.magic.store(CHUNK_MAGIC.to_le(), Ordering::Release);
         Self { chunk, committed }
+    }
+
+    /// Begins chunk `number` of the record `record` anew, which is in use and which nobody writes to any more: what it
+    /// holds is gone with one store, so that a process may be killed at any moment.
+    #[must_use]
+    pub fn again(chunk: Chunk, record: u64, number: u32, thread: u32) -> Self {
+        let header = chunk.header();
+        let before = u32::from_le(header.thread.load(Ordering::Relaxed));
+        let committed = Committed::new(0, check::first(record, number, before));
+        header
+            .committed
+            .store(committed.0.to_le(), Ordering::Relaxed);
+        // Before anything of what comes.
+        fence(Ordering::SeqCst);
+        let mut writer = Self { chunk, committed };
+        if before != thread {
+            writer.hand_over(thread);
+        }
+        writer
     }
 
     /// Hands the writer over to another thread: what follows is of `thread`.

@@ -33,6 +33,8 @@ pub enum Counter {
     /// Iterations of windows without an event: later ones had begun when they would have been written.
     /// They count among [`Counter::Iterations`] and [`Counter::EventsDropped`], too.
     IterationsPassed,
+    /// How many iterations outside windows the record keeps, in chunks that are used again; 0: none.
+    Flight,
 }
 
 impl Counter {
@@ -52,9 +54,10 @@ impl Counter {
             Self::GpuSpansLost => 71,
             Self::Windows => 72,
             Self::IterationsPassed => 73,
+            Self::Flight => 74,
         };
         index as usize
     }
 }
 
-const _: () = assert!(Counter::IterationsPassed.index() < COUNTERS);
+const _: () = assert!(Counter::Flight.index() < COUNTERS);

@@ -7,6 +7,7 @@ use std::{fmt, io};
 use crate::chunk::{Begins, Checked, Head};
 use crate::counter::Counter;
 use crate::event::{Event, NoEvent, StringId, What};
+use crate::flight::Flight;
 use crate::header::Ended;
 use crate::layout::{CHUNK_BYTES, EVENT_BYTES, HEADER_BYTES, MAX_STRING, VERSION, chunk_offset};
 use crate::read_header::{Header, Wrong};
@@ -216,6 +217,33 @@ impl<S: Source> Reader<S> {
     /// # Errors
     /// Where the source cannot be read.
     pub fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
+        if self.header.counter(Counter::Flight) == 0 {
+            return self.read_chunks(|_, entry| each(entry));
+        }
+        // Chunks are used again, so their order is not that of their events, and what they hold may be older than what
+        // is kept.
+        let mut flight = Flight::default();
+        let damage = self.read_chunks(|chunk, entry| flight.see(chunk, &entry))?;
+        let mut bytes = vec![0; CHUNK_BYTES];
+        for number in flight.order() {
+            let there = self.source.read_at(&mut bytes, chunk_offset(number))?;
+            self.entries(
+                number,
+                &mut bytes,
+                there,
+                &mut Damage::default(),
+                &mut |entry| {
+                    if flight.is_kept(&entry) {
+                        each(entry);
+                    }
+                },
+            )?;
+        }
+        Ok(damage)
+    }
+
+    /// As [`Reader::read`], in the order of the chunks, with the number of each entry's.
+    fn read_chunks(&self, mut each: impl FnMut(u32, Entry<'_>)) -> io::Result<Damage> {
         let mut damage = Damage {
             header: self.header.is_damaged,
             ..Damage::default()
@@ -237,28 +265,11 @@ impl<S: Source> Reader<S> {
             if there == 0 {
                 break;
             }
-            let found = self.chunk(number, &mut bytes, there)?;
-            empty = if found == Found::Empty { empty + 1 } else { 0 };
-            let header = Begins::bytes(self.header.id);
-            begun += u64::from(found != Found::Empty);
-            match found {
-                Found::Empty | Found::Whole(..) => {}
-                Found::Part(head, length) => {
-                    let behind = head.used as usize - length.min(head.used as usize);
-                    damage.left_out += (behind.min(CHUNK_BYTES) / EVENT_BYTES) as u64;
-                    if there < CHUNK_BYTES && header + head.used as usize > there {
-                        self.cut_at(chunk_offset(number) + there as u64, &mut damage);
-                    } else {
-                        damage.chunks += 1;
-                    }
-                }
-                Found::Nothing => damage.chunks += 1,
-            }
-            if let Found::Whole(head, length) | Found::Part(head, length) = found {
-                let events = &bytes[header..header + length];
-                let is_checked = self.header.id.is_some();
-                entries(head.thread, events, is_checked, &mut damage, &mut each);
-            }
+            let is_empty = self.entries(number, &mut bytes, there, &mut damage, &mut |entry| {
+                each(number, entry)
+            })?;
+            empty = if is_empty { empty + 1 } else { 0 };
+            begun += u64::from(!is_empty);
             let Some(next) = number.checked_add(1) else {
                 break;
             };
@@ -275,6 +286,38 @@ impl<S: Source> Reader<S> {
             damage.missing = chunks.saturating_sub(begun);
         }
         Ok(damage)
+    }
+
+    /// Gives what is in a chunk of which `there` bytes are there; whether it is not in use.
+    fn entries(
+        &self,
+        number: u32,
+        bytes: &mut [u8],
+        there: usize,
+        damage: &mut Damage,
+        each: &mut impl FnMut(Entry<'_>),
+    ) -> io::Result<bool> {
+        let found = self.chunk(number, bytes, there)?;
+        let header = Begins::bytes(self.header.id);
+        match found {
+            Found::Empty | Found::Whole(..) => {}
+            Found::Part(head, length) => {
+                let behind = head.used as usize - length.min(head.used as usize);
+                damage.left_out += (behind.min(CHUNK_BYTES) / EVENT_BYTES) as u64;
+                if there < CHUNK_BYTES && header + head.used as usize > there {
+                    self.cut_at(chunk_offset(number) + there as u64, damage);
+                } else {
+                    damage.chunks += 1;
+                }
+            }
+            Found::Nothing => damage.chunks += 1,
+        }
+        if let Found::Whole(head, length) | Found::Part(head, length) = found {
+            let events = &bytes[header..header + length];
+            let is_checked = self.header.id.is_some();
+            entries(head.thread, events, is_checked, damage, each);
+        }
+        Ok(found == Found::Empty)
     }
 
     fn cut_at(&self, at: u64, damage: &mut Damage) {

@@ -53,7 +53,7 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
             expert,
             tokens,
         };
-        writers::write(&Event::new(clock::ticks(), 0, what));
+        writers::write_fact(&Event::new(clock::ticks(), 0, what));
     }
 }
 
@@ -71,7 +71,7 @@ pub fn write_number(key: Info, value: u64) {
         key: Some(key),
         value,
     };
-    writers::write(&Event::new(clock::ticks(), 0, what));
+    writers::write_fact(&Event::new(clock::ticks(), 0, what));
 }
 
 /// Keeps a warning that is logged, until there is a record. Called from anywhere: nothing is allocated or
@@ -125,7 +125,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
             kind: Some(row.kind.into()),
             name: strings::id_of(row.call.name()),
         };
-        writers::write(&Event::new(0, 0, what));
+        writers::write_fact(&Event::new(0, 0, what));
     }
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let file = |path| fs::read(path).unwrap_or_default();

@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{IS_RECORDING, is_on, is_recording};
-use super::{clock, gpu, pace, ranges, space, usage, writers};
+use super::{clock, flight, gpu, pace, ranges, reuse, space, usage, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -108,25 +108,31 @@ fn end(counts: bool, cut: bool) {
     };
     header.add(Counter::Iterations, 1);
     pace::add(took);
-    if is_recording() {
-        ENDED.fetch_add(1, Ordering::Relaxed);
-        let excluded = EXCLUDED.load(Ordering::Relaxed);
-        let what = What::Iteration { n, excluded };
-        writers::write(&Event {
-            cut,
-            ..Event::new(since, took, what)
-        });
-        usage::iteration_ends(n);
-    } else {
+    let is_inside = is_recording();
+    if !is_inside && !reuse::is_on() {
         header.outside().add(took);
+        return;
+    }
+    let excluded = EXCLUDED.load(Ordering::Relaxed);
+    let what = What::Iteration { n, excluded };
+    writers::write(&Event {
+        cut,
+        ..Event::new(since, took, what)
+    });
+    usage::iteration_ends(n);
+    if is_inside {
+        ENDED.fetch_add(1, Ordering::Relaxed);
+    } else {
+        flight::add(n, since, took);
     }
 }
 
-/// A window opens with iteration `first`.
-pub fn window_opens(first: u64) {
+/// A window opens with iteration `first`. `past`: the iterations before that are kept stay in the record.
+pub fn window_opens(first: u64, past: bool) {
     if !is_on() {
         return;
     }
+    flight::ends(past);
     let Some(header) = space::header() else {
         return;
     };
@@ -146,8 +152,15 @@ pub fn window_opens(first: u64) {
 
 /// The window that is open closes before iteration `next`.
 pub fn window_closes(next: u64) {
+    if close(next) {
+        flight::resume();
+    }
+}
+
+/// As [`window_closes`]; whether one was open.
+fn close(next: u64) -> bool {
     if !IS_RECORDING.swap(false, Ordering::AcqRel) {
-        return;
+        return false;
     }
     ranges::window_closes();
     usage::window_closes();
@@ -170,6 +183,7 @@ pub fn window_closes(next: u64) {
         header.anchor(clock::anchor());
         header.snapshot();
     }
+    true
 }
 
 fn write_edge(edge: Edge, iteration: u64, cut: bool) {
@@ -222,5 +236,6 @@ pub fn count_calls(calls: impl Iterator<Item = u64>) {
 pub fn finish(iterations: u64) {
     let open = OPEN.load(Ordering::Relaxed);
     end(open < iterations, true);
-    window_closes(iterations);
+    flight::ends(true);
+    close(iterations);
 }

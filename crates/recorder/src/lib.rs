@@ -11,11 +11,13 @@ mod clock;
 mod facts;
 mod failure;
 mod file;
+mod flight;
 pub mod gpu;
 mod iterations;
 mod pace;
 mod quiet;
 pub mod ranges;
+mod reuse;
 mod space;
 mod state;
 #[cfg(test)]
@@ -49,7 +51,7 @@ pub use iterations::{
 };
 pub use pace::median_ns;
 pub use space::{make_room, set_helper};
-pub use state::{add, is_on, is_recording, is_wanted, set};
+pub use state::{add, is_keeping, is_on, is_recording, is_wanted, set};
 pub use writers::strings::{LONGEST, Label, id_of};
 
 use facts::keep_warning;
@@ -63,10 +65,10 @@ lifecycle::global! {
     static FOLDER: OnceBox<PathBuf> = OnceBox::new();
 }
 
-/// Keeps an event of the calling thread's, if a window is open.
+/// Keeps an event of the calling thread's, if a window is open or iterations outside windows are kept.
 #[inline]
 pub fn event(start: u64, duration: u64, what: What) {
-    if is_recording() {
+    if is_keeping() {
         writers::write(&Event::new(start, duration, what));
     }
 }
@@ -95,10 +97,10 @@ pub fn late(event: &Event) {
     }
 }
 
-/// Keeps a call, if a window is open.
+/// As [`event`], of a call.
 #[inline(always)]
 pub fn call(start: u64, failed: bool, what: What) {
-    if is_recording() {
+    if is_keeping() {
         // A virtual machine that moves may find the counter behind.
         let mut event = Event::new(start, ticks().saturating_sub(start), what);
         event.failed = failed;
@@ -111,6 +113,7 @@ pub fn start(settings: &Settings) {
     watch::start(settings);
     if is_asked_for(settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
+        flight::start(settings);
         log::keep(keep_warning);
         clock::start();
         if let Ok(folder) = std::env::current_dir() {
@@ -179,6 +182,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     iterations::start();
     IS_ON.store(true, Ordering::Release);
     facts::write_pending();
+    flight::begin();
 }
 
 /// The process ends, after `iterations`: nothing that comes is kept but what the GPU did. Allocates

@@ -1,7 +1,7 @@
 //! The room that a record has: its header block and its chunks, reserved ahead of their use.
 //!
-//! Chunks are handed out in order and never come back: what a thread leaves unused of one the next
-//! thread uses ([`super::writers`]).
+//! Chunks are handed out in order and never come back here: what a thread leaves unused of one the next
+//! thread uses ([`super::writers`]), and who writes one again has its number for itself ([`super::reuse`]).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -159,14 +159,23 @@ pub fn take() -> Option<(u32, Chunk)> {
     }
 }
 
-/// The memory of a chunk that has room. `take` alone calls it, and once for each number.
+/// A chunk that [`take`] gave and that nobody writes to any more, for another use. Its number is held by the caller alone.
+pub fn again(number: u32) -> Option<Chunk> {
+    let live = live()?;
+    live.header.get()?;
+    chunk(number)
+}
+
+/// The memory of a chunk that has room. `take` alone calls it, and once for each number; and `again`, for who has the
+/// number for itself.
 fn chunk(number: u32) -> Option<Chunk> {
     let (extent, index) = match number.checked_sub(FIRST) {
         None => (0, number),
         Some(behind) => (1 + behind / MORE, behind % MORE),
     };
     let place = NonNull::new(PLACES.get(extent as usize)?.load(Ordering::Acquire))?;
-    // SAFETY: the extent has so many chunks, which stay mapped; its number was handed out to nobody else (`take`).
+    // SAFETY: the extent has so many chunks, which stay mapped; its number was handed out to nobody else (`take`), or
+    // whoever had it has given it up (`again`).
     Some(unsafe { Chunk::at(place.add(index as usize * CHUNK_BYTES)) })
 }
 

@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use tllmprof_platform::lifecycle;
 use tllmprof_record::Counter;
 
-use super::space;
+use super::{reuse, space};
 
 lifecycle::global! {
     stage: Sinks;
@@ -26,6 +26,12 @@ lifecycle::global! {
 #[inline]
 pub fn is_recording() -> bool {
     IS_RECORDING.load(Ordering::Acquire)
+}
+
+/// Whether events are kept that are cheap: while a window is open, and outside where the latest iterations are kept.
+#[inline]
+pub fn is_keeping() -> bool {
+    is_recording() || reuse::is_on()
 }
 
 /// Whether there is a record. Where there is, the calling thread finds its id and clock, as above.

@@ -25,7 +25,7 @@ pub fn record() -> Record {
 
 /// Runs `act` in a window that opens with iteration `first`, and closes before the next.
 pub fn in_window<T>(first: u64, act: impl FnOnce() -> T) -> T {
-    window_opens(first);
+    window_opens(first, false);
     let result = act();
     window_closes(first + 1);
     result
@@ -257,7 +257,7 @@ fn ranges_are_written_when_they_are_popped() {
 fn a_started_range_may_end_on_another_thread() {
     let record = record();
     const ID: u64 = 0x5eed;
-    window_opens(7);
+    window_opens(7, false);
     on_a_thread(|| ranges::started(ID, text(b"crossing")));
     let thread = on_a_thread(|| {
         ranges::finished(ID + 1);
@@ -359,7 +359,7 @@ fn iterations_of_a_window_that_were_passed_over_count_as_dropped() {
     let record = record();
     let before = record.read().header;
     let thread = on_a_thread(|| {
-        window_opens(5);
+        window_opens(5, false);
         iteration_begins(5, false);
         iteration_ends(true);
         // The turn of 6 and 7 came when 8 had begun.
@@ -528,7 +528,7 @@ fn the_child_of_a_fork_has_a_record_of_its_own_which_ends() {
         };
         begin(&settings.unwrap(), &facts);
         iteration_begins(0, false);
-        window_opens(1);
+        window_opens(1, false);
         iteration_begins(1, false);
         ends(2);
         assert!(is_on() && !is_recording());
@@ -569,7 +569,7 @@ fn a_window_in_which_no_iteration_ends_says_so() {
     let record = record();
     let thread = on_a_thread(|| {
         for (first, next) in [(0, 0), (5, 5), (5, 6)] {
-            window_opens(first);
+            window_opens(first, false);
             iteration_begins(first, false);
             iteration_ends(first < next);
             window_closes(next);

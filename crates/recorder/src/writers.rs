@@ -13,7 +13,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Chunk, Counter, Event, EventWriter, Row, What};
 
 use super::clock::ticks;
-use super::space;
+use super::{reuse, space};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::pages::{self, Chained, Spare, Zeroed};
 use tllmprof_platform::system;
@@ -45,6 +45,9 @@ pub struct Writer {
     thread: Cell<u32>,
     /// Writes into the thread's chunk; none before the first.
     events: Own<Option<EventWriter>>,
+    /// The chunk's number, and in which generation it was begun: 0 where it is not used again ([`reuse`]).
+    chunk: Cell<u32>,
+    generation: Cell<u64>,
     /// Events that were.
     kept: AtomicU64,
     /// Events that were dropped, and those of them that no event of the record reports yet.
@@ -99,6 +102,16 @@ impl<T> Own<T> {
 pub fn write(event: &Event) -> bool {
     let row = event.row();
     take().is_some_and(|writer| writer.keep(row))
+}
+
+/// As [`write`], of what is of use for longer than an iteration is kept.
+pub fn write_fact(event: &Event) -> bool {
+    let row = event.row();
+    take().is_some_and(|writer| {
+        let is_kept = writer.keep(row);
+        writer.pin();
+        is_kept
+    })
 }
 
 /// The calling thread's writer, for one use at a time: events of the thread's signal handlers are dropped as
@@ -178,7 +191,13 @@ impl Writer {
 
     /// Writes a string.
     pub fn push_string(&self, id: u32, text: &str) -> bool {
-        let push = || self.in_chunk(|events| events.push_string(id, text));
+        let push = || {
+            let is_there = self.in_chunk(|events| events.push_string(id, text));
+            if is_there {
+                self.pin();
+            }
+            is_there
+        };
         push() || (self.begin_chunk() && push())
     }
 
@@ -188,17 +207,37 @@ impl Writer {
         self.begin_chunk() && self.in_chunk(|events| events.push_row(row))
     }
 
+    /// The chunk holds what is of use for longer than an iteration is kept: it is not used again.
+    fn pin(&self) {
+        self.generation.set(0);
+    }
+
     fn begin_chunk(&self) -> bool {
-        let Some((number, chunk)) = space::take() else {
-            return false;
-        };
+        if self.events.with(Option::take).is_some() {
+            reuse::is_full(self.chunk.get(), self.generation.get());
+        }
         let Some(header) = space::header() else {
             return false;
         };
-        let begun = EventWriter::begin(chunk, header.id(), number, self.thread.get());
+        let thread = self.thread.get();
+        let (number, begun) = match reuse::take() {
+            Some((number, chunk)) => {
+                let begun = EventWriter::again(chunk, header.id(), number, thread);
+                (number, begun)
+            }
+            None => {
+                let Some((number, chunk)) = space::take() else {
+                    return false;
+                };
+                // By this a reader sees that one is missing.
+                header.add(Counter::Chunks, 1);
+                let begun = EventWriter::begin(chunk, header.id(), number, thread);
+                (number, begun)
+            }
+        };
         self.events.with(|events| *events = Some(begun));
-        // By this a reader sees that one is missing.
-        header.add(Counter::Chunks, 1);
+        self.chunk.set(number);
+        self.generation.set(reuse::generation());
         true
     }
 
@@ -342,6 +381,7 @@ fn name_thread(writer: &'static Writer) {
     let name = strings::id_by(&writer, name.as_bytes());
     if name != tllmprof_record::NO_STRING {
         writer.push(Event::new(ticks(), 0, What::ThreadName { name }).row());
+        writer.pin();
     }
 }
 

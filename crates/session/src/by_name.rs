@@ -3,7 +3,7 @@
 
 use super::calls::enter_with;
 use super::{STATE, count as add};
-use super::{ending, new_thread, slot, turn};
+use super::{ending, new_thread, slot, trigger, turn};
 use tllmprof_config::condition::Facts;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::thread::Inside;
@@ -57,12 +57,13 @@ pub fn ends(iteration: u64) {
     if ending::has_finished() {
         return;
     }
-    let guard = STATE.lock();
+    let mut guard = STATE.lock();
     // Another thread may have begun the next one.
-    if guard
-        .as_ref()
-        .is_some_and(|state| state.turn.target() == Point::In(iteration))
+    if let Some(state) = guard
+        .as_mut()
+        .filter(|state| state.turn.target() == Point::In(iteration))
     {
+        trigger::ends(state);
         turn::reach(guard, Point::After(iteration));
     }
 }

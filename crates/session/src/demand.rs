@@ -24,6 +24,8 @@ pub fn wants_facts() -> bool {
 pub struct Demand {
     pub condition: Option<Condition>,
     pub kernels: Option<u64>,
+    /// The iterations before it that are kept go with it.
+    pub past: bool,
     pub progress: Progress,
 }
 

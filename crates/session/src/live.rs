@@ -36,6 +36,8 @@ pub struct Wanted {
     pub kernels: Option<u64>,
     /// It is for a profiler: no record is begun for it.
     pub for_profiler: bool,
+    /// The iterations before it that are kept stay in the record, too.
+    pub past: bool,
 }
 
 /// Why a window is refused.
@@ -165,6 +167,7 @@ impl State {
         self.demand = Some(Demand {
             condition: wanted.condition,
             kernels: wanted.kernels,
+            past: wanted.past,
             progress: Progress::Waits,
         });
         Ok(window)

@@ -44,6 +44,13 @@ pub fn look(state: &mut State, begun: Begun, facts: Facts) {
     }
 }
 
+/// The iteration that runs has ended, and the next has not begun.
+pub fn ends(state: &mut State) {
+    if let Some(watch) = &mut state.watch {
+        watch.ends(Instant::now(), sink().take_spent());
+    }
+}
+
 /// Says why `window` opens. A warning, so that the record has it, too.
 pub fn log(window: Window, fired: &Fired, condition: &Condition) {
     log::say!(

@@ -190,6 +190,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let demand = edge.open.filter(|open| open.on_demand);
         let demand = demand.map(|_| state.schedule.demands_met() + 1);
         let settings = state.settings;
+        let past = triggered.is_some() || state.due().is_some_and(|demand| demand.past);
         if edge.open.is_some() || edge.close.is_some() {
             count_calls(&state.slots);
         }
@@ -232,13 +233,15 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     capturing,
                     excluded,
                     kernels,
+                    past,
                     demand,
                 },
                 edge,
             );
         });
         stream_capture::drained();
-        if edge.open.is_some() || edge.close.is_some() {
+        let begins_flight = begun.is_some() && settings.flight.is_some();
+        if edge.open.is_some() || edge.close.is_some() || begins_flight {
             doors().record_calls();
         }
         guard = STATE.lock();

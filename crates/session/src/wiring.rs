@@ -24,6 +24,8 @@ pub struct Place<'a> {
     pub excluded: bool,
     /// In how many iterations of a window that opens GPU kernels are taken.
     pub kernels: Option<u64>,
+    /// The iterations before a window that opens stay in the record, as far as they are kept.
+    pub past: bool,
     /// Which of the windows on demand opens, counted from 1; none where another does.
     pub demand: Option<u64>,
 }

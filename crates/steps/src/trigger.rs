@@ -109,6 +109,8 @@ pub struct Watch {
     kinds: Vec<Alike>,
     /// The iteration that runs: since when, and its batch.
     runs: Option<(Instant, Facts)>,
+    /// It has ended, and the next has not begun: how long it took, and what that went to.
+    over: Option<(Duration, Spent)>,
     /// When windows were opened, the latest last.
     opened: VecDeque<Instant>,
     skipped: u64,
@@ -120,6 +122,7 @@ impl Watch {
             trigger: trigger.clone(),
             kinds: vec![Alike::NONE; Kind::COUNT],
             runs: None,
+            over: None,
             opened: VecDeque::with_capacity(trigger.at_most.windows as usize),
             skipped: 0,
         }
@@ -133,6 +136,14 @@ impl Watch {
     /// What runs is no iteration that others could be compared with, as a stream is captured.
     pub fn interrupt(&mut self) {
         self.runs = None;
+        self.over = None;
+    }
+
+    /// The iteration that runs has ended before the next begins, and its time went to `spent`.
+    pub fn ends(&mut self, now: Instant, spent: Spent) {
+        if let Some((since, _)) = self.runs {
+            self.over = Some((now.saturating_duration_since(since), spent));
+        }
     }
 
     /// An iteration begins with this batch, and the one before is over, whose time went to `spent`. Whether a window is
@@ -144,8 +155,9 @@ impl Watch {
         spent: Spent,
         may_open: bool,
     ) -> Option<Fired> {
+        let over = self.over.take();
         let (since, facts) = self.runs.replace((now, facts))?;
-        let took = now.saturating_duration_since(since);
+        let (took, spent) = over.unwrap_or((now.saturating_duration_since(since), spent));
         let took = took.saturating_sub(Duration::from_nanos(spent.idle));
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let kind = facts.kind();
@@ -353,6 +365,30 @@ mod tests {
         };
         let fired = drive(&mut watch("iteration > 2*p50", 9, 3600), (0..100).map(load));
         assert_eq!(numbers(&fired), [60]);
+    }
+
+    #[test]
+    fn what_comes_behind_an_iterations_end_is_none_of_its_time() {
+        let mut watch = watch("iteration > 50ms or gc > 5ms", 9, 1);
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let none = Spent::default();
+        let gc = Spent { gc: 6 * MS, ..none };
+        assert_eq!(watch.begins(Facts::default(), at(0), none, true), None);
+        watch.ends(at(40), none);
+        assert_eq!(watch.begins(Facts::default(), at(100), gc, true), None);
+        watch.ends(at(160), none);
+        assert!(
+            watch
+                .begins(Facts::default(), at(200), none, true)
+                .is_some()
+        );
+        watch.ends(at(201), gc);
+        assert!(
+            watch
+                .begins(Facts::default(), at(300), none, true)
+                .is_some()
+        );
     }
 
     #[test]

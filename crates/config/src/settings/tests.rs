@@ -113,6 +113,29 @@ fn a_window_opens_by_itself_where_a_condition_says_so() {
 }
 
 #[test]
+fn the_latest_iterations_are_kept_in_a_record_that_begins_at_once() {
+    let flight = |value| from(&[("TLLMPROF_FLIGHT", value)]).map(|settings| settings.flight);
+    assert_eq!(flight("1").unwrap(), Some(100));
+    assert_eq!(flight("on").unwrap(), Some(100));
+    assert_eq!(flight("250").unwrap(), Some(250));
+    assert_eq!(flight("0").unwrap(), None);
+    for bad in ["x", "-1", "100001"] {
+        assert!(
+            flight(bad)
+                .unwrap_err()
+                .to_string()
+                .starts_with("TLLMPROF_FLIGHT="),
+            "{bad}"
+        );
+    }
+    let both = [("TLLMPROF_FLIGHT", "1"), ("TLLMPROF_CONTROL", "1")];
+    for set in [&both[..1], &both] {
+        let settings = from(set).unwrap();
+        assert!(settings.trace.is_some() && !settings.trace_on_demand);
+    }
+}
+
+#[test]
 fn our_window_wins_and_an_empty_one_is_unset() {
     let all = [
         ("TLLMPROF_START_STOP", "1"),

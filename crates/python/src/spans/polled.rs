@@ -61,8 +61,7 @@ impl Polled {
 /// A call in which an engine waited for requests has ended that began at `since`, in the record's ticks. `polled`: the
 /// function, where it is called over and over.
 pub fn ended(polled: Option<&'static PyFunction>, since: u64) {
-    let (is_recording, is_watching) = (recorder::is_recording(), watch::is_watching());
-    if !is_recording && !is_watching {
+    if !recorder::is_keeping() && !watch::is_watching() {
         return;
     }
     let now = recorder::ticks();
@@ -80,7 +79,7 @@ pub fn step_begins() {
     if let Some((function, since, until)) = POLLED.take(this_thread()) {
         let took = until.saturating_sub(since);
         watch::add(Cause::Idle, took);
-        if recorder::is_recording() {
+        if recorder::is_keeping() {
             let name = recorder::id_of(function.qualname.as_str());
             recorder::event(since, took, What::Function { name });
         }

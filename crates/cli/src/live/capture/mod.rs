@@ -89,6 +89,9 @@ pub struct Wanted {
     /// record is begun; refuse if none waits
     #[arg(long)]
     profiler: bool,
+    /// With the iterations before, which a process that was started with --flight keeps
+    #[arg(long)]
+    past: bool,
     /// Give up when no iteration has begun for this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     wait: Duration,
@@ -256,6 +259,7 @@ impl Wanted {
             gil: self.gil,
             stacks: self.stacks,
             profiler: self.profiler,
+            past: self.past,
         })
     }
 }

@@ -16,11 +16,15 @@ use crate::{failure, output, processes};
 /// The windows that were captured so far: by the record of their process, the file that has them all, and their first
 /// iterations.
 #[derive(Default)]
-pub struct Windows(BTreeMap<PathBuf, (PathBuf, Vec<u64>)>);
+pub struct Windows {
+    of: BTreeMap<PathBuf, (PathBuf, Vec<u64>)>,
+    /// With the iterations before each.
+    past: bool,
+}
 
 impl Windows {
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.of.is_empty()
     }
 
     /// The processes, each with all of its windows.
@@ -28,15 +32,15 @@ impl Windows {
     /// # Errors
     /// Where a record can no longer be read.
     pub fn read(&self) -> Result<Vec<Read>> {
-        let all = self.0.values();
+        let all = self.of.values();
         all.map(|(file, firsts)| {
-            of_windows(file, firsts).with_context(|| file.display().to_string())
+            of_windows(file, firsts, self.past).with_context(|| file.display().to_string())
         })
         .collect()
     }
 
     fn add(&mut self, record: &Path, file: PathBuf, first: u64) {
-        let (latest, firsts) = self.0.entry(record.to_owned()).or_default();
+        let (latest, firsts) = self.of.entry(record.to_owned()).or_default();
         *latest = file;
         firsts.push(first);
     }
@@ -50,6 +54,7 @@ pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<
     if let Some(folder) = &wanted.output {
         fs::create_dir_all(folder).with_context(|| format!("-o {}", folder.display()))?;
     }
+    windows.past = wanted.past;
     let mut read = Vec::new();
     for captured in all {
         let Some(first) = captured.first else {
@@ -74,7 +79,7 @@ pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<
                 .with_context(|| format!("{pid}: {}", file.display()))?,
             None => file,
         };
-        match of_windows(&file, &[first]) {
+        match of_windows(&file, &[first], wanted.past) {
             Ok(process) if process.windows.is_empty() => {
                 output::say(format_args!(
                     "{pid}: {}: the window is not in the record: the disk may be full, or the record",
@@ -108,8 +113,8 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// The process, with the windows that begin with these iterations alone.
-fn of_windows(file: &Path, firsts: &[u64]) -> Result<Read> {
-    let chosen = Chosen::new(processes::open(file, "reading")?, firsts)?;
+/// The process, with the windows that begin with these iterations alone and, with their `past`, those right before.
+fn of_windows(file: &Path, firsts: &[u64], past: bool) -> Result<Read> {
+    let chosen = Chosen::new(processes::open(file, "reading")?, firsts, past)?;
     Ok(Read::read(file.to_owned(), &chosen)?)
 }

@@ -1,0 +1,98 @@
+//! Records that keep the latest iterations outside windows, in chunks that are used again.
+
+mod common;
+
+use std::ptr::NonNull;
+
+use common::read;
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{
+    CHUNK_BYTES, Chunk, ClockKind, Counter, Edge, Entry, Event, EventWriter, Reader, What,
+};
+
+fn iteration(n: u64) -> Event {
+    Event::new(n * 100, 90, What::Iteration { n, excluded: false })
+}
+
+fn edge(ticks: u64, edge: Edge, iteration: u64) -> Event {
+    Event::new(ticks, 0, What::Window { edge, iteration })
+}
+
+/// What a reader gives, in its order: the starts of iterations, and strings.
+fn given(bytes: &[u8]) -> (Vec<u64>, usize) {
+    let (mut starts, mut strings) = (Vec::new(), 0);
+    let damage = Reader::new(bytes).unwrap().read(|entry| match entry {
+        Entry::Event { event, .. } if matches!(event.what, What::Iteration { .. }) => {
+            starts.push(event.start);
+        }
+        Entry::Event { .. } => {}
+        Entry::String { .. } => strings += 1,
+    });
+    assert!(damage.unwrap().is_none());
+    (starts, strings)
+}
+
+/// A thread writes iterations into three chunks, of which the first has been used again for the last; the window of what
+/// is kept opens with iteration 5.
+fn kept(steps: u64, edges: &[Event]) -> Vec<u8> {
+    let mut builder = Builder::new(1, ClockKind::Monotonic);
+    builder.header().set(Counter::Flight, steps);
+    for (chunk, of) in [(1, 8..10), (2, 2..5), (3, 5..8)] {
+        for n in of {
+            builder.push(chunk, &iteration(n));
+        }
+    }
+    builder.string(3, "a name");
+    for event in edges {
+        builder.push(4, event);
+    }
+    builder.bytes()
+}
+
+#[test]
+fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
+    let open = [edge(500, Edge::Open, 5)];
+    assert_eq!(given(&kept(5, &open)), (vec![500, 600, 700, 800, 900], 1));
+    // What a window left earlier stays.
+    let windows = [
+        edge(300, Edge::Open, 3),
+        edge(395, Edge::Close, 3),
+        edge(800, Edge::Open, 8),
+        edge(895, Edge::Close, 8),
+    ];
+    assert_eq!(given(&kept(5, &windows)).0, [300, 800]);
+    assert_eq!(given(&kept(5, &[])).0, []);
+    // In another record nothing is left out.
+    let all = [800, 900, 200, 300, 400, 500, 600, 700];
+    assert_eq!(given(&kept(0, &open)).0, all);
+}
+
+#[test]
+fn a_chunk_that_is_used_again_has_what_was_written_since() {
+    let mut builder = Builder::new(1, ClockKind::Monotonic);
+    for n in 0..100 {
+        builder.push(7, &iteration(n));
+    }
+    let bytes = builder.bytes();
+    let id = builder.header().id();
+    let at = bytes.len() - CHUNK_BYTES;
+    for thread in [7, 9] {
+        let mut words: Vec<u64> = bytes[at..]
+            .as_chunks()
+            .0
+            .iter()
+            .map(|word| u64::from_ne_bytes(*word))
+            .collect();
+        // SAFETY: the memory has CHUNK_BYTES, aligned to 8, outlives the writer and is used by it alone.
+        let chunk = unsafe { Chunk::at(NonNull::new(words.as_mut_ptr()).unwrap().cast()) };
+        let mut writer = EventWriter::again(chunk, id, 0, thread);
+        assert!(writer.push(&iteration(500)));
+        drop(writer);
+        let chunk = words.iter().flat_map(|word| word.to_ne_bytes());
+        let again: Vec<u8> = bytes[..at].iter().copied().chain(chunk).collect();
+        let (found, damage) = read(&again).unwrap();
+        assert!(damage.is_none(), "{damage}");
+        assert_eq!(found.threads[&thread], [iteration(500)]);
+        assert_eq!(found.threads.len(), 1);
+    }
+}

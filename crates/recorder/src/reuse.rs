@@ -1,0 +1,164 @@
+//! Chunks that are used again, while the latest iterations alone are kept ([`super::flight`]).
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+
+use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_record::Chunk;
+use tllmprof_sync::Lock;
+
+use super::space;
+
+/// Chunks that wait to be used again: 16 MiB of them. Where that is too little for all iterations that are to be kept,
+/// fewer are.
+const MOST: usize = 256;
+/// How long a thread waits for the chunks that wait.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Iterations are kept now: there is a record, and no window is open.
+    #[fork(reset)]
+    static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// Moves on where a window opens or closes: what was begun before is not used again.
+    #[fork(keep = "differences alone matter")]
+    static GENERATION: AtomicU64 = AtomicU64::new(0);
+    /// How many iterations have been kept, and how many of those are not any more.
+    #[fork(reset)]
+    static BEGUN: AtomicU64 = AtomicU64::new(0);
+    #[fork(reset)]
+    static GONE: AtomicU64 = AtomicU64::new(0);
+    #[fork(by = in_child)]
+    static FULL: Lock<Full> = Lock::new(Full::none());
+}
+
+/// Chunks that are full, the oldest first, each with how many iterations had been kept by then.
+struct Full {
+    chunks: [(u32, u64); MOST],
+    first: usize,
+    count: usize,
+}
+
+impl Full {
+    const fn none() -> Self {
+        Self {
+            chunks: [(0, 0); MOST],
+            first: 0,
+            count: 0,
+        }
+    }
+
+    /// Adds a chunk; where there is no room it is not used again.
+    fn push(&mut self, number: u32, begun: u64) {
+        if self.count < MOST {
+            self.chunks[(self.first + self.count) % MOST] = (number, begun);
+            self.count += 1;
+        }
+    }
+
+    /// Takes the oldest if all of it is of iterations that are `gone`, or if there are too many.
+    fn pop(&mut self, gone: u64) -> Option<u32> {
+        let (number, begun) = self.chunks[self.first];
+        if self.count == 0 || begun >= gone && self.count < MOST {
+            return None;
+        }
+        self.first = (self.first + 1) % MOST;
+        self.count -= 1;
+        Some(number)
+    }
+}
+
+/// Whether iterations are kept now.
+#[inline]
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Acquire)
+}
+
+/// Chunks that are begun from here on are used again.
+pub fn begin() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    IS_ON.store(true, Ordering::Release);
+}
+
+/// Those that threads have are not used again. `stays`: nor are those that wait. Whether any would have been.
+pub fn end(stays: bool) -> bool {
+    if !IS_ON.swap(false, Ordering::AcqRel) {
+        return false;
+    }
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+    if stays && let Some(mut full) = FULL.lock_for(PATIENCE) {
+        full.count = 0;
+    }
+    true
+}
+
+/// Of all iterations the places of those that are kept: the first, and the one behind the last.
+pub fn kept() -> (u64, u64) {
+    (GONE.load(Ordering::Relaxed), BEGUN.load(Ordering::Relaxed))
+}
+
+/// One more is kept, and those before `first` are not any more.
+pub fn keep_one(first: u64) {
+    GONE.store(first, Ordering::Relaxed);
+    BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// None is kept any more.
+pub fn keep_none() {
+    GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
+}
+
+/// What a chunk is begun in: the generation; 0 where it is not used again.
+pub fn generation() -> u64 {
+    match is_on() {
+        true => GENERATION.load(Ordering::Relaxed),
+        false => 0,
+    }
+}
+
+/// A thread has filled a chunk that was begun in `generation`, and has no writer there any more.
+pub fn is_full(number: u32, generation: u64) {
+    if generation != 0
+        && generation == self::generation()
+        && let Some(mut full) = FULL.lock_for(PATIENCE)
+    {
+        full.push(number, kept().1);
+    }
+}
+
+/// A chunk that holds nothing any more that is kept, and its number.
+pub fn take() -> Option<(u32, Chunk)> {
+    if !is_on() {
+        return None;
+    }
+    let number = FULL.lock_for(PATIENCE)?.pop(kept().0)?;
+    Some((number, space::again(number)?))
+}
+
+/// The child of a fork has no record until it begins one of its own.
+fn in_child(alone: &OnlyThread) {
+    FULL.break_open(alone);
+    FULL.lock().count = 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_used_again_once_all_in_them_is_too_old_or_there_are_too_many() {
+        let mut full = Full::none();
+        assert_eq!(full.pop(u64::MAX), None);
+        full.push(7, 100);
+        full.push(9, 150);
+        assert_eq!(full.pop(100), None, "iteration 100 may be in it");
+        assert_eq!(full.pop(101), Some(7));
+        assert_eq!(full.pop(101), None);
+        for number in 0..MOST as u32 + 5 {
+            full.push(number, 500);
+        }
+        assert_eq!((full.pop(0), full.pop(0)), (Some(9), None));
+        assert_eq!(full.pop(501), Some(0));
+    }
+}

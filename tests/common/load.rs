@@ -1,0 +1,112 @@
+//! A serving loop in Python on mixed load, which stalls in known steps and ways: `tests/triggers/load.py`.
+
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::python::pythons;
+use super::{Output, Scratch, command, repo, run, shim, skipped, standin, tllmprof};
+
+/// Longer than any of them needs on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(240);
+
+const BATCH: &str = "__main__:step=requests:requests,tokens:tokens,prefill_tokens:prompt";
+
+/// A folder in which it runs and has its record.
+pub struct Load {
+    pub scratch: Scratch,
+}
+
+/// What became of it.
+pub struct Ran {
+    pub output: Output,
+    /// What the report says of the process; nothing where there is no record.
+    pub process: Option<Value>,
+    _scratch: Scratch,
+}
+
+impl Load {
+    pub fn new() -> Self {
+        Self {
+            scratch: Scratch::new("load"),
+        }
+    }
+
+    /// The loop, with these stalls; nothing where there is no Python for it.
+    pub fn command(&self, planted: &str, variables: &[(&str, &str)]) -> Option<Command> {
+        let python = pythons().iter().find(|python| python.has_gil);
+        if python.is_none() {
+            skipped("no CPython with a GIL");
+        }
+        let mut program = command(&python?.path);
+        program
+            .arg(repo().join("tests/triggers/load.py"))
+            .args(planted.split_whitespace())
+            .env("PYTHONPATH", repo().join("examples/slow"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("LD_LIBRARY_PATH", standin())
+            .env("LD_PRELOAD", shim())
+            .env("STANDIN_WORK_NS", "300000")
+            .env("TLLMPROF_BATCH", BATCH)
+            .env("TLLMPROF_TRACE", "steps.tllmprof")
+            .envs(variables.iter().copied())
+            .current_dir(self.scratch.folder());
+        Some(program)
+    }
+
+    /// What the report says of the process; nothing where there is no record.
+    pub fn report(&self) -> Option<Value> {
+        let mut report = command(tllmprof());
+        report
+            .args(["report", "--json", "steps.tllmprof"])
+            .current_dir(self.scratch.folder());
+        let report: Value = serde_json::from_str(&run(&mut report, PATIENCE).out()).ok()?;
+        Some(report["processes"][0].clone())
+    }
+
+    /// Runs it to its end.
+    pub fn run(self, planted: &str, variables: &[(&str, &str)]) -> Option<Ran> {
+        let output = run(&mut self.command(planted, variables)?, PATIENCE);
+        Some(Ran {
+            output,
+            process: self.report(),
+            _scratch: self.scratch,
+        })
+    }
+}
+
+impl Ran {
+    /// The iterations behind which windows opened, with what is said of them.
+    pub fn fired(&self) -> Vec<(u64, String)> {
+        let said = self.output.err();
+        let lines = said.lines().filter_map(|line| {
+            let (_, behind) = line.split_once(" held for iteration ")?;
+            let (number, why) = behind.split_once(": ")?;
+            Some((number.parse().unwrap(), why.to_owned()))
+        });
+        lines.collect()
+    }
+
+    /// The windows of the record.
+    pub fn windows(&self) -> Vec<(u64, u64)> {
+        windows(self.process.as_ref().expect(&self.output.err()))
+    }
+}
+
+/// The windows of a process.
+pub fn windows(process: &Value) -> Vec<(u64, u64)> {
+    let number = |of: &Value| of.as_u64().unwrap();
+    let windows = process["windows"].as_array().unwrap().iter();
+    windows
+        .map(|window| (number(&window["first"]), number(&window["last"])))
+        .collect()
+}
+
+/// The iterations of a process's windows.
+pub fn iterations(process: &Value) -> Vec<&Value> {
+    let windows = process["windows"].as_array().unwrap().iter();
+    windows
+        .flat_map(|window| window["iterations"].as_array().unwrap())
+        .collect()
+}

@@ -1,0 +1,172 @@
+//! The flight recorder: the latest steps outside windows are in the record, whatever ends the process.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+
+use common::load::{Load, iterations, windows};
+use serde_json::Value;
+use tllmprof_control::{Capture, Event, Request};
+
+/// The loop, which has made all its steps and waits to be killed.
+fn waits(load: &Load, planted: &str, variables: &[(&str, &str)]) -> Option<Child> {
+    let mut command = load.command(planted, variables)?;
+    let log = fs::File::create(load.scratch.path("err")).unwrap();
+    let mut child = command
+        .env("END", "waits")
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    out.read_line(&mut line).unwrap();
+    assert_eq!(line, "waits\n");
+    Some(child)
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
+}
+
+#[test]
+fn the_latest_steps_are_there_after_a_kill_with_their_causes() {
+    let load = Load::new();
+    let variables = [
+        ("TLLMPROF_FLIGHT", "30"),
+        ("LAST", "200"),
+        ("TLLMPROF_GIL", "1"),
+        ("TLLM_PROFILE_RECORD_GC", "1"),
+    ];
+    let planted = "90:collects 180:collects 190:needs_gil 195:waits";
+    let Some(child) = waits(&load, planted, &variables) else {
+        return;
+    };
+    kill(child);
+    let process = load.report().unwrap();
+    assert_eq!(process["state"], "unfinished", "{process}");
+    assert_eq!(windows(&process), [(170, 199)]);
+    let kept = iterations(&process);
+    let numbers: Vec<_> = kept.iter().map(|one| number(&one["n"])).collect();
+    assert_eq!(numbers, (170..=199).collect::<Vec<_>>());
+    let longest = |key: &str| kept.iter().max_by_key(|one| number(&one[key])).unwrap();
+    assert_eq!(longest("gc_ns")["n"], 180);
+    assert_eq!(longest("gil_wait_ns")["n"], 190);
+    assert_eq!(longest("wait_ns")["n"], 195);
+    assert!(
+        kept.iter()
+            .all(|one| one["batch"]["requests"] == 8 && number(&one["calls"]) >= 2)
+    );
+    assert_eq!(process["outside"]["iterations"], 170);
+}
+
+#[test]
+fn what_is_kept_is_bounded_however_long_it_runs() {
+    let size = |steps: &str| {
+        let load = Load::new();
+        let variables = [("TLLMPROF_FLIGHT", "20"), ("LAST", steps), ("FAST", "1")];
+        let child = waits(&load, "", &variables)?;
+        let size = fs::metadata(load.scratch.path("steps.tllmprof"))
+            .unwrap()
+            .len();
+        kill(child);
+        let process = load.report().unwrap();
+        let last: u64 = steps.parse().unwrap();
+        assert_eq!(windows(&process), [(last - 20, last - 1)]);
+        assert_eq!(process["damage"], Value::Null, "{process}");
+        Some(size)
+    };
+    // Some ten events a step, and 2700 in a chunk.
+    let (Some(short), Some(long)) = (size("3000"), size("30000")) else {
+        return;
+    };
+    assert_eq!(short, long);
+}
+
+#[test]
+fn a_trigger_leaves_the_steps_before_it_and_those_behind() {
+    let variables = [
+        ("TLLMPROF_FLIGHT", "15"),
+        ("TLLMPROF_WHEN", "iteration > 400ms"),
+        ("TLLMPROF_WHEN_STEPS", "5"),
+        ("LAST", "140"),
+    ];
+    let Some(ran) = Load::new().run("60:sleeps 63:sleeps 100:sleeps", &variables) else {
+        return;
+    };
+    let context = ran.output.err();
+    let fired: Vec<_> = ran.fired().iter().map(|(number, _)| *number).collect();
+    assert_eq!(fired, [60, 100], "{context}");
+    // At its end the process leaves what it has.
+    let expected = [(46, 60), (61, 65), (86, 100), (101, 105), (125, 139)];
+    assert_eq!(ran.windows(), expected, "{context}");
+    let process = ran.process.unwrap();
+    assert_eq!(process["state"], "whole");
+    let kept = iterations(&process);
+    let slow = kept
+        .iter()
+        .filter(|one| number(&one["dur_ns"]) > 400_000_000);
+    assert_eq!(
+        slow.map(|one| number(&one["n"])).collect::<Vec<_>>(),
+        [60, 63, 100]
+    );
+    let outside = number(&process["outside"]["iterations"]);
+    assert_eq!(outside + kept.len() as u64, 140);
+}
+
+#[test]
+fn a_window_on_demand_takes_its_past_with_it() {
+    let load = Load::new();
+    let run = load.scratch.path("run");
+    fs::create_dir(&run).unwrap();
+    let variables = [
+        ("TLLMPROF_FLIGHT", "10"),
+        ("TLLMPROF_CONTROL", "1"),
+        ("XDG_RUNTIME_DIR", run.to_str().unwrap()),
+        ("LAST", "100000"),
+    ];
+    let Some(mut command) = load.command("", &variables) else {
+        return;
+    };
+    let log = fs::File::create(load.scratch.path("err")).unwrap();
+    let child = command.stderr(log).spawn().unwrap();
+    let socket = run.join(format!("tllmprof/{}.sock", child.id()));
+    let since = std::time::Instant::now();
+    while !socket.exists() && since.elapsed() < common::load::PATIENCE {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let mut peer = BufReader::new(UnixStream::connect(&socket).unwrap());
+    let mut ask = |past: bool| {
+        let request = Request::Capture(Capture {
+            steps: Some(5),
+            delay: Some(30),
+            past,
+            ..Capture::default()
+        });
+        peer.get_mut()
+            .write_all(request.to_line().as_bytes())
+            .unwrap();
+        loop {
+            let mut line = Vec::new();
+            peer.read_until(b'\n', &mut line).unwrap();
+            if let Event::Closed(closed) = Event::from_line(&line).unwrap() {
+                return closed.steps.unwrap();
+            }
+        }
+    };
+    let (with, without) = (ask(true), ask(false));
+    kill(child);
+    let process = load.report().unwrap();
+    let mut found = windows(&process);
+    // Behind them is what was kept when it was killed, if any step was over by then.
+    found.truncate(3);
+    assert_eq!(found, [(with.0 - 10, with.0 - 1), with, without]);
+}
