@@ -28,10 +28,13 @@ const NAMES: [&str; 5] = [
     "phase",
 ];
 const PHASE: usize = 4;
-const PHASES: [&str; 4] = ["prefill", "decode", "mixed", "idle"];
+const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
+const DRAFT: u32 = 4;
+/// A phase that is not a draft's.
+const PHASE_OF_ANOTHER: u32 = 0;
 
 const WANTED: &str = "comparisons of requests, tokens, prefill_tokens, decode_tokens (with numbers) and phase (with prefill, \
-                      decode, mixed, idle), such as phase=decode and requests>=64; = != < <= > >=, and, or, not, brackets";
+                      decode, mixed, idle, draft), such as phase=decode and requests>=64; = != < <= > >=, and, or, not, brackets";
 
 /// What is known of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -39,6 +42,8 @@ pub struct Facts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
+    /// Whether the step is a pass of a model that drafts.
+    pub is_draft: Option<bool>,
 }
 
 impl Facts {
@@ -58,6 +63,7 @@ impl Facts {
 
     fn value(self, name: usize) -> Option<u32> {
         match name {
+            PHASE if self.is_draft == Some(true) => Some(DRAFT),
             0 => self.requests,
             1 => self.tokens,
             2 => self.prefill_tokens,
@@ -98,7 +104,17 @@ struct Part {
 
 impl Part {
     fn holds(self, facts: Facts) -> Option<bool> {
-        let value = facts.value(self.name)?;
+        let value = match facts.is_draft {
+            // Whatever else is not known of the batch.
+            Some(is_draft) if (self.name, self.with) == (PHASE, DRAFT) => {
+                if is_draft {
+                    DRAFT
+                } else {
+                    PHASE_OF_ANOTHER
+                }
+            }
+            _ => facts.value(self.name)?,
+        };
         Some(match self.relation {
             Relation::Is => value == self.with,
             Relation::IsNot => value != self.with,
@@ -371,7 +387,28 @@ mod tests {
             requests: Some(requests),
             tokens: Some(tokens),
             prefill_tokens: Some(prefill_tokens),
+            is_draft: Some(false),
         }
+    }
+
+    #[test]
+    fn a_draft_is_known_to_be_one_where_nothing_else_is() {
+        let of = |is_draft| Facts {
+            is_draft,
+            ..Facts::default()
+        };
+        for (text, draft, another) in [
+            ("phase=draft", Some(true), Some(false)),
+            ("phase!=draft", Some(false), Some(true)),
+            ("phase=decode", Some(false), None),
+            ("phase!=decode", Some(true), None),
+            ("tokens>0", None, None),
+        ] {
+            assert_eq!(holds(text, of(Some(true))), draft, "{text}");
+            assert_eq!(holds(text, of(Some(false))), another, "{text}");
+            assert_eq!(holds(text, of(None)), None, "{text}");
+        }
+        assert_eq!(holds("phase=draft", facts(4, 10, 7)), Some(false));
     }
 
     fn holds(text: &str, facts: Facts) -> Option<bool> {

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{PyFunction, Settings, Step};
-use tllmprof_engines::{DUMMY_STEPS, IDLE_WAITS, api_functions};
+use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use crate::spans::{Function, StepOf};
@@ -106,6 +106,8 @@ enum Kept {
     Calls,
     /// Those between two steps as one.
     Polls,
+    /// That a thread is in one.
+    Drafts,
 }
 
 /// `listens`: somebody wants ranges.
@@ -116,8 +118,10 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
         let target = target(&mut modules, asked, by);
         let name = (kept == Kept::Calls).then(name).flatten();
         target.function.means(name, step);
-        if kept == Kept::Polls {
-            target.function.polls();
+        match kept {
+            Kept::Polls => target.function.polls(),
+            Kept::Drafts => target.function.drafts(),
+            Kept::Nothing | Kept::Calls => {}
         }
     };
     if counts(settings) {
@@ -144,6 +148,13 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
                         );
                     }
                 }
+            }
+        }
+    }
+    if counts(settings) {
+        for draft in DRAFTS {
+            if let Ok(function) = PyFunction::parse(draft.function) {
+                add(&function, By::Engine, None, Kept::Drafts);
             }
         }
     }

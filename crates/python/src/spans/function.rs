@@ -30,6 +30,8 @@ pub struct Function {
     outlives: bool,
     /// An engine calls it over and over while it has nothing to do.
     polls: AtomicBool,
+    /// An engine's steps within it are passes of a model that drafts.
+    drafts: AtomicBool,
     /// Calls so far.
     calls: AtomicU64,
     /// Calls that have yielded and not ended.
@@ -69,6 +71,7 @@ impl Function {
             name: OnceBox::new(),
             step: OnceBox::new(),
             polls: AtomicBool::new(false),
+            drafts: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
             ends: AtomicU64::new(0),
@@ -90,11 +93,24 @@ impl Function {
         self.polls.store(true, Ordering::Relaxed);
     }
 
+    /// An engine's steps within it are passes of a model that drafts.
+    pub fn drafts(&self) {
+        self.drafts.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub fn is_of_drafts(&self) -> bool {
+        self.drafts.load(Ordering::Relaxed)
+    }
+
     /// The code that `other` names is this function's: its calls mean what those of both do.
     pub fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
         if other.polls.load(Ordering::Relaxed) {
             self.polls();
+        }
+        if other.is_of_drafts() {
+            self.drafts();
         }
     }
 
