@@ -2,6 +2,8 @@
 //! for CUDA, and the report of it. The programs know the truth themselves.
 
 mod common;
+#[path = "batch/drafts.rs"]
+mod drafts;
 
 use std::time::Duration;
 

@@ -340,7 +340,10 @@ fn a_thread_that_sleeps_is_seen_to_sleep() {
         let in_sleeps = samples.share(|sample| {
             is_asleep(sample) && sample.stack.iter().any(|name| is(name, "sleeps"))
         });
-        assert!(in_sleeps > 0.9 * asleep, "{python}: {in_sleeps} of {asleep}");
+        assert!(
+            in_sleeps > 0.9 * asleep,
+            "{python}: {in_sleeps} of {asleep}"
+        );
     }
 }
 

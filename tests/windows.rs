@@ -650,8 +650,21 @@ fn a_run_without_a_window_ends_with_a_summary_and_the_line_that_makes_the_page()
     }
 }
 
-/// The window's time in the log, in milliseconds, and in the report.
-fn times_of_a_window(windows: &str) -> (f64, f64) {
+/// What the log and the report say of a window.
+#[derive(Debug)]
+struct Said {
+    /// Of the log: its iterations, its time in milliseconds, and what else.
+    logged: u64,
+    took: f64,
+    more: String,
+    /// Of the report: the times of all iterations, in milliseconds, and why some do not count.
+    all: Vec<f64>,
+    counted: u64,
+    left_out: serde_json::Value,
+    text: String,
+}
+
+fn said_of_a_window(windows: &str) -> Said {
     let scratch = Scratch::new("times");
     let mut it = command(tllmprof());
     it.args(["run", "--step", "cudaGraphLaunch", "--window", windows])
@@ -661,30 +674,57 @@ fn times_of_a_window(windows: &str) -> (f64, f64) {
         .env("LD_LIBRARY_PATH", standin())
         .current_dir(scratch.folder());
     let text = run(&mut it, Duration::from_secs(60)).err();
-    let closed = text.lines().find(|line| line.contains(" closed: "));
-    let time = closed.and_then(|line| line.rsplit_once(" in ")?.1.strip_suffix(" ms"));
+    let closed = text.lines().find_map(|line| line.split_once(" closed: "));
+    let (logged, rest) = closed
+        .and_then(|(_, said)| said.split_once(" iterations in "))
+        .expect("a count");
+    let (took, more) = rest.split_once(" ms").expect("a time");
     let mut report = command(tllmprof());
     report
         .args(["report", "--json", "x.tllmprof"])
         .current_dir(scratch.folder());
     let json = run(&mut report, Duration::from_secs(60)).out();
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    // The one that the end of the process cut off, too.
-    let iterations = json["processes"][0]["windows"][0]["iterations"].as_array();
-    let took = |one: &serde_json::Value| one["dur_ns"].as_f64().expect("a duration");
-    let took: f64 = iterations.expect("iterations").iter().map(took).sum();
-    (
-        time.and_then(|time| time.parse().ok()).expect("a time"),
-        took / 1e6,
-    )
+    let process = &json["processes"][0];
+    let iterations = process["windows"][0]["iterations"].as_array();
+    let time = |one: &serde_json::Value| one["dur_ns"].as_f64().expect("a duration") / 1e6;
+    Said {
+        logged: logged.parse().expect("a number"),
+        took: took.parse().expect("a number"),
+        more: more.to_owned(),
+        all: iterations.expect("iterations").iter().map(time).collect(),
+        counted: process["inside"]["iterations"].as_u64().expect("a number"),
+        left_out: process["unqualified"].clone(),
+        text: text.clone(),
+    }
 }
 
 #[test]
-fn the_log_and_the_report_say_the_same_of_a_windows_time() {
+fn the_log_and_the_report_say_the_same_of_a_window() {
     // Closed by an iteration, and by the end of the process. A thread may be interrupted between two readings.
     for windows in ["5-9", "5-"] {
-        let runs: Vec<_> = (0..3).map(|_| times_of_a_window(windows)).collect();
-        let is_near = |(log, report): &(f64, f64)| (log - report).abs() < 0.01 + 0.05 * report;
+        let runs: Vec<_> = (0..3).map(|_| said_of_a_window(windows)).collect();
+        let is_near = |of: &Said| {
+            let report: f64 = of.all.iter().sum();
+            (of.took - report).abs() < 0.01 + 0.05 * report
+        };
         assert!(runs.iter().any(is_near), "{windows}: {runs:?}");
+        for of in runs {
+            assert_eq!(of.logged, of.all.len() as u64, "{of:?}");
+            if windows == "5-9" {
+                assert_eq!((of.logged, of.counted, &*of.more), (5, 5, ""), "{of:?}");
+                assert!(of.text.contains("window 5-9: 5 iterations in "), "{of:?}");
+                continue;
+            }
+            // A launch begins an iteration, so that the last has no end of its own.
+            assert_eq!((of.logged, of.counted), (35, 34), "{of:?}");
+            assert_eq!(of.more, ", the last cut off by the end of the process");
+            assert!(
+                of.text.contains("window 5-39: 34 of 35 iterations in "),
+                "{of:?}"
+            );
+            assert!(of.text.contains("left out: 1 iteration cut off"), "{of:?}");
+            assert!(of.left_out.to_string().contains("cut"), "{of:?}");
+        }
     }
 }

@@ -79,6 +79,8 @@ struct Parts {
     count: u64,
     iterations: u64,
     elapsed: Duration,
+    /// The end of the process cut its last iteration off, which the record's figures leave out.
+    is_cut: bool,
 }
 
 impl fmt::Display for Parts {
@@ -86,9 +88,12 @@ impl fmt::Display for Parts {
         let s = if self.iterations == 1 { "" } else { "s" };
         let ms = self.elapsed.as_secs_f64() * 1e3;
         write!(f, "{} iteration{s} in {ms:.3} ms", self.iterations)?;
-        match self.count {
-            1 => Ok(()),
-            parts => write!(f, ", in {parts} parts"),
+        if self.count > 1 {
+            write!(f, ", in {} parts", self.count)?;
+        }
+        match self.is_cut {
+            true => f.write_str(", the last cut off by the end of the process"),
+            false => Ok(()),
         }
     }
 }
@@ -133,6 +138,7 @@ impl Capture {
                 count: 0,
                 iterations: 0,
                 elapsed: Duration::ZERO,
+                is_cut: false,
             },
             drains: true,
             is_unheard: false,
@@ -494,6 +500,7 @@ impl tllmprof_session::Sink for Profilers {
     fn ends(&self, iterations: u64, capturing: bool) {
         if let Some(mut state) = STATE.lock_for(LAST) {
             state.ended = Some(Instant::now());
+            state.parts.is_cut = recorder::open_iteration().is_some_and(|open| open < iterations);
         }
         add_ons().for_each(|add_on| add_on.process_ends());
         cupti::finish(iterations, capturing);

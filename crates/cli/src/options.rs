@@ -18,8 +18,8 @@ pub struct Options {
     #[arg(long, value_name = "W", allow_hyphen_values = true)]
     window: Option<OsString>,
     /// Count only iterations whose batch satisfies EXPR, such as 'phase=decode and requests>=64': comparisons of
-    /// requests, tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, idle), joined by and, or, not
-    /// and parentheses
+    /// requests, tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, idle, draft), joined by and, or,
+    /// not and parentheses
     #[arg(long = "where", value_name = "EXPR")]
     condition: Option<OsString>,
     /// With --where: close the window during iterations that do not count, at most once in 100 ms

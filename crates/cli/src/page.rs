@@ -56,7 +56,7 @@ fn timeline(process: &Process, measured: &Measured, room: u64, are_some: bool) -
         Timeline::read(process, &counted, room)
     } else if are_some {
         let firsts: Vec<_> = process.windows.iter().map(|window| window.first).collect();
-        let chosen = Chosen::new(processes::open(file, "drawing").ok()?, &firsts).ok()?;
+        let chosen = Chosen::new(processes::open(file, "drawing").ok()?, &firsts, false).ok()?;
         Timeline::read(process, &chosen, room)
     } else {
         Timeline::read(process, &processes::open(file, "drawing").ok()?, room)

@@ -39,7 +39,10 @@ const NAMES: [&str; 9] = [
 ];
 const PHASE: usize = 4;
 const FIRST_TIME: usize = 5;
-const PHASES: [&str; 4] = ["prefill", "decode", "mixed", "idle"];
+const PHASES: [&str; 5] = ["prefill", "decode", "mixed", "idle", "draft"];
+const DRAFT: u32 = 4;
+/// A phase that is not a draft's.
+const PHASE_OF_ANOTHER: u32 = 0;
 
 /// What is known of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -47,6 +50,8 @@ pub struct Facts {
     pub requests: Option<u32>,
     pub tokens: Option<u32>,
     pub prefill_tokens: Option<u32>,
+    /// Whether the step is a pass of a model that drafts.
+    pub is_draft: Option<bool>,
 }
 
 impl Facts {
@@ -67,7 +72,7 @@ impl Facts {
     /// What it is like: batches of the same kind take about as long.
     #[must_use]
     pub fn kind(self) -> Kind {
-        let phase = self.phase();
+        let phase = self.value(PHASE);
         let size = match phase {
             Some(1) => self.requests.or(self.tokens),
             _ => self.tokens.or(self.requests),
@@ -80,6 +85,7 @@ impl Facts {
 
     fn value(self, name: usize) -> Option<u32> {
         match name {
+            PHASE if self.is_draft == Some(true) => Some(DRAFT),
             0 => self.requests,
             1 => self.tokens,
             2 => self.prefill_tokens,
@@ -210,6 +216,12 @@ struct Part {
 impl Part {
     fn holds(self, facts: Facts, times: &Times) -> Option<bool> {
         let (value, with) = match self.with {
+            // Whatever else is not known of the batch.
+            With::Number(DRAFT) if self.name == PHASE && facts.is_draft.is_some() => {
+                let is_draft = facts.is_draft == Some(true);
+                let phase = if is_draft { DRAFT } else { PHASE_OF_ANOTHER };
+                (phase.into(), DRAFT.into())
+            }
             With::Number(with) => (facts.value(self.name)?.into(), with.into()),
             With::Nanoseconds(with) => (times.value(self.name)?, with),
             With::Median(thousandths) => {

@@ -137,7 +137,7 @@ pub const ENGINES: &[Engine] = &[
         seen_by: Seen::Python("vllm.worker.model_runner"),
         step: "py:vllm.worker.model_runner:ModelRunner.execute_model",
         note: "runs in each worker; the run that measures memory at start counts, as do passes of \
-               a draft model",
+               a draft model that is on several GPUs",
         source: "vllm 0.8.5, 0.10.0: vllm/worker/model_runner.py, vllm/worker/worker_base.py",
         tried: "",
         batch: &[],
@@ -324,8 +324,8 @@ pub const ENGINES: &[Engine] = &[
         name: "transformers generate",
         seen_by: Seen::Python("transformers.generation.utils"),
         step: "py:transformers.generation.utils:GenerationMixin.prepare_inputs_for_generation",
-        note: "entered before each forward pass; with an assistant model its passes count too, with \
-               chunked prefill each chunk does",
+        note: "entered before each forward pass; with an assistant model its passes count too, as \
+               drafts, and with chunked prefill each chunk does",
         source: "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/utils.py, transformers/models/*/modeling_*.py (in 4.40.0 \
                  every model overrides it)",

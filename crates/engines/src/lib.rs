@@ -1,12 +1,13 @@
 //! The inference engines that tllmprof knows.
 //!
 //! Data, and the questions that it answers: which engine is in a process, what counts its steps,
-//! where these hold what is in a batch, which steps are for nobody, which of its functions are marked with ranges, in which
+//! where these hold what is in a batch, which steps are for nobody, which are a draft's, which of its functions are marked with ranges, in which
 //! it waits for requests, and which replica a process belongs to.
 
 #![forbid(unsafe_code)]
 
 mod batch;
+mod drafts;
 mod dummy;
 mod engine_api;
 mod engines;
@@ -14,6 +15,7 @@ mod idle;
 mod replicas;
 
 pub use batch::Batch;
+pub use drafts::{DRAFTS, Draft};
 pub use dummy::{DUMMY_STEPS, DummyStep};
 pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{

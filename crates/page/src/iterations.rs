@@ -53,5 +53,6 @@ const fn number(phase: Phase) -> u64 {
         Phase::Decode => 2,
         Phase::Mixed => 3,
         Phase::Idle => 4,
+        Phase::Draft => 5,
     }
 }

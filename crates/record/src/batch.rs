@@ -10,6 +10,8 @@ pub struct Batch {
     pub tokens: u32,
     /// Those of prompts, at most `tokens`.
     pub prefill_tokens: u32,
+    /// The step is a pass of a model that drafts for speculative decoding.
+    pub is_draft: bool,
 }
 
 /// What a batch consists of.
@@ -20,11 +22,19 @@ pub enum Phase {
     Mixed,
     /// No token.
     Idle,
+    /// Whatever a model that drafts computes.
+    Draft,
 }
 
 impl Phase {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Prefill, Self::Decode, Self::Mixed, Self::Idle];
+    pub const ALL: [Self; 5] = [
+        Self::Prefill,
+        Self::Decode,
+        Self::Mixed,
+        Self::Idle,
+        Self::Draft,
+    ];
 
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -33,6 +43,7 @@ impl Phase {
             Self::Decode => "decode",
             Self::Mixed => "mixed",
             Self::Idle => "idle",
+            Self::Draft => "draft",
         }
     }
 }
@@ -45,6 +56,7 @@ impl fmt::Display for Batch {
             requests,
             tokens,
             prefill_tokens: prefill,
+            is_draft: _,
         } = self;
         write!(
             f,
@@ -55,8 +67,17 @@ impl fmt::Display for Batch {
 
 /// Bits of each number of tokens in an event.
 const TOKENS: u32 = 24;
+const MOST: u32 = (1 << TOKENS) - 1;
 
 impl Batch {
+    /// Of a pass of a model that drafts, whose requests and tokens are not known.
+    pub const DRAFT: Self = Self {
+        requests: 0,
+        tokens: 0,
+        prefill_tokens: 0,
+        is_draft: true,
+    };
+
     /// None where numbers are negative, contradict each other, or do not go into a record.
     #[must_use]
     pub fn new(requests: i64, tokens: i64, prefill_tokens: i64) -> Option<Self> {
@@ -64,14 +85,18 @@ impl Batch {
             requests: u16::try_from(requests).ok()?,
             tokens: u32::try_from(tokens).ok()?,
             prefill_tokens: u32::try_from(prefill_tokens).ok()?,
+            is_draft: false,
         };
-        let fits = batch.prefill_tokens <= batch.tokens && batch.tokens < 1 << TOKENS;
+        let fits = batch.prefill_tokens <= batch.tokens && batch.tokens <= MOST;
         fits.then_some(batch)
     }
 
     /// The batch whose range has that name.
     #[must_use]
     pub fn of_range(name: &str) -> Option<Self> {
+        if name == Self::DRAFT.to_string() {
+            return Some(Self::DRAFT);
+        }
         let mut words = name.strip_prefix("batch ")?.split(' ').skip(1);
         let mut number = |name| {
             words
@@ -93,6 +118,7 @@ impl Batch {
     #[must_use]
     pub const fn phase(self) -> Phase {
         match (self.prefill_tokens, self.decode_tokens()) {
+            _ if self.is_draft => Phase::Draft,
             (0, 0) => Phase::Idle,
             (_, 0) => Phase::Prefill,
             (0, _) => Phase::Decode,
@@ -100,24 +126,30 @@ impl Batch {
         }
     }
 
-    /// The value of its event, in which it is that of an iteration whose number ends with `iteration`.
+    /// The value of its event, in which it is that of an iteration whose number ends with `iteration`. A draft has more
+    /// tokens of prompts than tokens.
     pub(crate) const fn value(self, iteration: u16) -> u64 {
-        (iteration as u64) << (2 * TOKENS)
-            | (self.tokens as u64) << TOKENS
-            | self.prefill_tokens as u64
+        let prefill_tokens = if self.is_draft {
+            MOST
+        } else {
+            self.prefill_tokens
+        };
+        (iteration as u64) << (2 * TOKENS) | (self.tokens as u64) << TOKENS | prefill_tokens as u64
     }
 
     pub(crate) const fn of_event(requests: u16, value: u64) -> Option<(u16, Self)> {
-        const MASK: u64 = (1 << TOKENS) - 1;
+        let number = (value >> (2 * TOKENS)) as u16;
         let batch = Self {
             requests,
-            tokens: (value >> TOKENS & MASK) as u32,
-            prefill_tokens: (value & MASK) as u32,
+            tokens: (value >> TOKENS) as u32 & MOST,
+            prefill_tokens: value as u32 & MOST,
+            is_draft: false,
         };
-        if batch.prefill_tokens > batch.tokens {
-            return None;
+        match (batch.tokens, batch.prefill_tokens) {
+            (0, MOST) => Some((number, Self::DRAFT)),
+            (tokens, prefill) if prefill > tokens => None,
+            _ => Some((number, batch)),
         }
-        Some(((value >> (2 * TOKENS)) as u16, batch))
     }
 }
 
@@ -144,6 +176,21 @@ mod tests {
     }
 
     #[test]
+    fn a_draft_is_in_a_record_and_in_a_range_what_it_was() {
+        assert_eq!(Batch::DRAFT.phase(), Phase::Draft);
+        let text = "batch draft requests=0 tokens=0 prefill=0 decode=0";
+        assert_eq!(Batch::DRAFT.to_string(), text);
+        assert_eq!(Batch::of_range(text), Some(Batch::DRAFT));
+        let idle = Batch::new(0, 0, 0).unwrap();
+        let full = Batch::new(7, i64::from(MOST), i64::from(MOST)).unwrap();
+        for batch in [Batch::DRAFT, idle, full] {
+            let event = Batch::of_event(batch.requests, batch.value(9));
+            assert_eq!(event, Some((9, batch)));
+        }
+        assert_eq!(Batch::of_event(0, 1), None, "a token of prompts of none");
+    }
+
+    #[test]
     fn the_phase_follows_from_the_tokens() {
         let phase = |tokens, prefill| Batch::new(3, tokens, prefill).unwrap().phase();
         assert_eq!(phase(0, 0), Phase::Idle);
@@ -165,6 +212,6 @@ mod tests {
             assert_eq!(Batch::of_range(other), None, "{other}");
         }
         let names = Phase::ALL.map(Phase::name);
-        assert_eq!(names, ["prefill", "decode", "mixed", "idle"]);
+        assert_eq!(names, ["prefill", "decode", "mixed", "idle", "draft"]);
     }
 }

@@ -20,6 +20,8 @@ pub enum Unqualified {
     Unknown,
     /// Its batch has no tokens, and there is no condition.
     Idle,
+    /// It is a pass of a model that drafts, and there is no condition.
+    Draft,
     /// Something else than its own end ended it, as the end of the process.
     Cut,
 }
@@ -35,7 +37,13 @@ pub struct Known {
 
 impl Unqualified {
     /// In the order in which they are reported.
-    pub const ALL: [Self; 4] = [Self::Unknown, Self::Idle, Self::Cut, Self::Where];
+    pub const ALL: [Self; 5] = [
+        Self::Unknown,
+        Self::Idle,
+        Self::Draft,
+        Self::Cut,
+        Self::Where,
+    ];
 }
 
 /// Of each iteration of a record whether it counts.
@@ -55,10 +63,11 @@ impl Qualified {
         let why = |one: &Known| match (one.marked, one.batch) {
             (true, None) => Some(Unqualified::Unknown),
             (true, Some(_)) => Some(Unqualified::Where),
-            (false, Some(batch)) if !has_condition && batch.phase() == Phase::Idle => {
-                Some(Unqualified::Idle)
-            }
-            (false, _) => one.cut.then_some(Unqualified::Cut),
+            (false, batch) => match batch.map(Batch::phase) {
+                Some(Phase::Idle) if !has_condition => Some(Unqualified::Idle),
+                Some(Phase::Draft) if !has_condition => Some(Unqualified::Draft),
+                _ => one.cut.then_some(Unqualified::Cut),
+            },
         };
         let why: Vec<_> = known.iter().map(why).collect();
         let is_alike = |some: bool| why.iter().all(|one| one.is_some() == some);

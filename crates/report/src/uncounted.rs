@@ -19,6 +19,7 @@ impl Process {
                 Unqualified::Where => format!("{count}{what} without {condition}"),
                 Unqualified::Unknown => format!("{count}{what} of an unknown batch"),
                 Unqualified::Idle => format!("{count} idle{what}"),
+                Unqualified::Draft => format!("{count}{what} of a draft model"),
                 Unqualified::Cut => format!("{count}{what} cut off"),
             }
         });

@@ -464,6 +464,7 @@ fn decodes(tokens: u32) {
         requests: Some(tokens),
         tokens: Some(tokens),
         prefill_tokens: Some(0),
+        ..Default::default()
     };
     if by_name::count(Counted::Python) {
         by_name::ask_with(Counted::Python, facts);

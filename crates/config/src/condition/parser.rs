@@ -40,11 +40,11 @@ impl Names {
         match self {
             Self::Batch => {
                 "comparisons of requests, tokens, prefill_tokens, decode_tokens (with numbers) and phase (with prefill, \
-                 decode, mixed, idle), such as phase=decode and requests>=64; = != < <= > >=, and, or, not, brackets"
+                 decode, mixed, idle, draft), such as phase=decode and requests>=64; = != < <= > >=, and, or, not, brackets"
             }
             Self::All => {
                 "comparisons of iteration, gc, gil, wait (with times such as 5ms or 2*p50), requests, tokens, \
-                 prefill_tokens, decode_tokens (with numbers) and phase (with prefill, decode, mixed, idle), such as \
+                 prefill_tokens, decode_tokens (with numbers) and phase (with prefill, decode, mixed, idle, draft), such as \
                  iteration > 2*p50 or gc > 10ms; = != < <= > >=, and, or, not, brackets"
             }
         }

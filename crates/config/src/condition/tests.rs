@@ -7,7 +7,28 @@ fn facts(requests: u32, tokens: u32, prefill_tokens: u32) -> Facts {
         requests: Some(requests),
         tokens: Some(tokens),
         prefill_tokens: Some(prefill_tokens),
+        is_draft: Some(false),
     }
+}
+
+#[test]
+fn a_draft_is_known_to_be_one_where_nothing_else_is() {
+    let of = |is_draft| Facts {
+        is_draft,
+        ..Facts::default()
+    };
+    for (text, draft, another) in [
+        ("phase=draft", Some(true), Some(false)),
+        ("phase!=draft", Some(false), Some(true)),
+        ("phase=decode", Some(false), None),
+        ("phase!=decode", Some(true), None),
+        ("tokens>0", None, None),
+    ] {
+        assert_eq!(holds(text, of(Some(true))), draft, "{text}");
+        assert_eq!(holds(text, of(Some(false))), another, "{text}");
+        assert_eq!(holds(text, of(None)), None, "{text}");
+    }
+    assert_eq!(holds("phase=draft", facts(4, 10, 7)), Some(false));
 }
 
 fn holds(text: &str, facts: Facts) -> Option<bool> {

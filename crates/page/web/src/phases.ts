@@ -8,7 +8,7 @@ import { count, time } from "./format";
 import { axis, BEYOND, durations, mount, tipAt } from "./plot";
 
 /** By the numbers that columns have of them. */
-export const PHASES = ["unknown", "prefill", "decode", "mixed", "idle"] as const;
+export const PHASES = ["unknown", "prefill", "decode", "mixed", "idle", "draft"] as const;
 
 /** How much of a colour one that figures leave out has. */
 const PALE = 0.35;
@@ -19,6 +19,7 @@ export const phaseColour = (phase: number) => `phase-${PHASES[phase]}`;
 export function batchText({ phase, requests, tokens, prefill }: Iterations, i: number): string {
     const name = PHASES[phase[i]];
     if (name === "unknown") return "";
+    if (name === "draft") return "a pass of a draft model";
     const decode = tokens[i] - prefill[i];
     const of = name === "mixed" ? `${count(prefill[i])} prefill and ${count(decode)} decode tokens` : `${count(tokens[i])} ${tokens[i] === 1 ? "token" : "tokens"}`;
     return `${name}: ${count(requests[i])} ${requests[i] === 1 ? "request" : "requests"}, ${of}`;
@@ -47,7 +48,7 @@ export function phaseLegend(iterations: Iterations, of_points: boolean, changed:
         made.setAttribute("aria-pressed", String(!hidden.has(phase)));
         return el("li", { "data-phase": name }, made);
     };
-    const there = (of_points ? [1, 3, 2] : [1, 3, 2, 4, 0]).filter((phase) => counts[phase] > 0);
+    const there = (of_points ? [1, 3, 2] : [1, 3, 2, 4, 5, 0]).filter((phase) => counts[phase] > 0);
     const has_pale = iterations.qualifies.some((one, i) => !one && (!of_points || iterations.tokens[i] > 0));
     return el("ul", { class: "legend phases", "aria-label": "Phases" }, ...there.map(entry),
         has_pale && el("li", {}, el("i", { class: "pale" }), "pale: left out of the figures"));

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{PyFunction, Settings, Step};
-use tllmprof_engines::{DUMMY_STEPS, IDLE_WAITS, api_functions};
+use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use crate::spans::{Function, StepOf};
@@ -108,6 +108,8 @@ enum Kept {
     Waits,
     /// Those between two steps as one.
     Polls,
+    /// That a thread is in one.
+    Drafts,
 }
 
 /// `listens`: somebody wants ranges.
@@ -119,8 +121,10 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
         let has_ranges = matches!(kept, Kept::Calls | Kept::Waits);
         let name = has_ranges.then(name).flatten();
         target.function.means(name, step);
-        if kept == Kept::Polls {
-            target.function.polls();
+        match kept {
+            Kept::Polls => target.function.polls(),
+            Kept::Drafts => target.function.drafts(),
+            Kept::Nothing | Kept::Calls => {}
         }
         if matches!(kept, Kept::Polls | Kept::Waits) {
             target.function.idles();
@@ -150,6 +154,13 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
                         );
                     }
                 }
+            }
+        }
+    }
+    if counts(settings) {
+        for draft in DRAFTS {
+            if let Ok(function) = PyFunction::parse(draft.function) {
+                add(&function, By::Engine, None, Kept::Drafts);
             }
         }
     }

@@ -32,6 +32,8 @@ pub struct Function {
     polls: AtomicBool,
     /// An engine waits for requests in it.
     idles: AtomicBool,
+    /// An engine's steps within it are passes of a model that drafts.
+    drafts: AtomicBool,
     /// Calls so far.
     calls: AtomicU64,
     /// Calls that have yielded and not ended.
@@ -72,6 +74,7 @@ impl Function {
             step: OnceBox::new(),
             polls: AtomicBool::new(false),
             idles: AtomicBool::new(false),
+            drafts: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
             ends: AtomicU64::new(0),
@@ -98,6 +101,16 @@ impl Function {
         self.idles.store(true, Ordering::Relaxed);
     }
 
+    /// An engine's steps within it are passes of a model that drafts.
+    pub fn drafts(&self) {
+        self.drafts.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether they are.
+    pub fn is_of_drafts(&self) -> bool {
+        self.drafts.load(Ordering::Relaxed)
+    }
+
     /// The code that `other` names is this function's: its calls mean what those of both do.
     pub fn is_also(&self, other: &Self) {
         self.means(other.name.get().copied(), other.step.get().copied());
@@ -106,6 +119,9 @@ impl Function {
         }
         if other.idles.load(Ordering::Relaxed) {
             self.idles();
+        }
+        if other.is_of_drafts() {
+            self.drafts();
         }
     }
 

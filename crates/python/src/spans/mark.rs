@@ -6,6 +6,7 @@ use crate::object::{Held, Object, Python};
 use crate::place::Place;
 use tllmprof_capture as capture;
 use tllmprof_config::condition::Facts;
+use tllmprof_recorder::Batch;
 
 /// What follows the calls of a code object.
 #[derive(Clone, Copy)]
@@ -86,27 +87,37 @@ impl Mark {
         self.code.addr()
     }
 
-    /// A call begins, of which `arguments` gives the arguments, or goes on.
+    /// A call begins, of which `arguments` gives the arguments, or goes on. `is_draft`: if it is a step, it is a pass of a
+    /// model that drafts.
     pub fn enters<'py>(
         &self,
         py: Python<'py>,
         goes_on: bool,
         arguments: Arguments<'_, 'py>,
+        is_draft: impl Fn() -> bool,
     ) -> Entered {
         match self.watch {
             Watch::Function(function) => {
                 let read = || {
+                    if function.is_step() && is_draft() {
+                        return Some(Batch::DRAFT);
+                    }
                     let reader = self.reader.as_ref()?;
                     py.quietly(|py| reader.read(py, arguments))
                 };
                 let mut before = None;
                 let entered = function.enters(py, goes_on, &mut || {
                     let batch = *before.insert(read());
-                    batch.map_or_else(Facts::default, |batch| Facts {
-                        requests: Some(batch.requests.into()),
-                        tokens: Some(batch.tokens),
-                        prefill_tokens: Some(batch.prefill_tokens),
-                    })
+                    let of = |fact: fn(Batch) -> u32| {
+                        let is_known = |batch: &Batch| !batch.is_draft;
+                        batch.filter(is_known).map(fact)
+                    };
+                    Facts {
+                        requests: of(|batch| batch.requests.into()),
+                        tokens: of(|batch| batch.tokens),
+                        prefill_tokens: of(|batch| batch.prefill_tokens),
+                        is_draft: Some(batch.is_some_and(|batch| batch.is_draft)),
+                    }
                 });
                 let iteration = entered.iteration();
                 let is_told = || {

@@ -89,13 +89,22 @@ impl Spans {
         arguments: Arguments<'_, 'py>,
     ) {
         if self.has_room() {
-            let entered = mark.enters(py, goes_on, arguments);
+            let is_draft = || self.is_in_draft();
+            let entered = mark.enters(py, goes_on, arguments, is_draft);
             // What came in between has left again.
             self.push(mark, entered);
         } else {
             self.enter_beyond();
             mark.enters_unkept(py, goes_on);
         }
+    }
+
+    /// Whether the thread is in a call within which steps are passes of a model that drafts.
+    fn is_in_draft(&self) -> bool {
+        self.entries.get()[..self.used.get()].iter().any(|entry| {
+            let function = entry.mark.get().and_then(Mark::function);
+            function.is_some_and(Function::is_of_drafts)
+        })
     }
 
     /// The calling thread enters a call for which there is no room.

@@ -250,6 +250,7 @@ fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
             Phase::Decode => "decode, mean",
             Phase::Mixed => "mixed, mean",
             Phase::Idle => "idle, mean",
+            Phase::Draft => "draft, mean",
         };
         measure(&base, &other, &[(name, Statistic::Mean)], measures);
     }

@@ -40,6 +40,8 @@ enum JsonPhaseName {
     Mixed,
     /// No tokens.
     Idle,
+    /// It is a pass of a model that drafts for speculative decoding; its requests and tokens are not known, and 0 here.
+    Draft,
 }
 
 impl From<Phase> for JsonPhaseName {
@@ -49,6 +51,7 @@ impl From<Phase> for JsonPhaseName {
             Phase::Decode => Self::Decode,
             Phase::Mixed => Self::Mixed,
             Phase::Idle => Self::Idle,
+            Phase::Draft => Self::Draft,
         }
     }
 }

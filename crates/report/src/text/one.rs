@@ -3,7 +3,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use tllmprof_config::Printable;
-use tllmprof_record::Ended;
+use tllmprof_record::{Ended, Phase};
 
 use super::lines::{Lines, WIDTH, short};
 use super::routing;
@@ -267,9 +267,9 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
 
 /// What was in a batch on average.
 fn batches(phases: &[PhaseSum], lines: &mut Lines) {
+    let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
     let total = |of: fn(&BatchSum) -> u64| {
-        phases
-            .iter()
+        phases()
             .map(|phase| of(&phase.all))
             .fold(0, u64::saturating_add) as f64
     };
@@ -285,7 +285,7 @@ fn batches(phases: &[PhaseSum], lines: &mut Lines) {
         Rate(tokens / iterations),
         Share(prefill)
     ));
-    for phase in phases.iter().filter(|phase| phase.sizes.len() > 1) {
+    for phase in phases().filter(|phase| phase.sizes.len() > 1) {
         sizes(phase, lines);
     }
 }
