@@ -1,6 +1,8 @@
 //! `tllmprof top` on a terminal, and in a pipe.
 
 use std::os::unix::process::ExitStatusExt;
+use std::thread::sleep;
+use std::time::Duration;
 
 use tllmprof_control::Event;
 
@@ -86,8 +88,16 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
         Event::Accepted { .. }
     ));
     wait_until("the window", || top.text().contains("open"));
-    top.press(DOWN);
-    top.wait_for(&format!("selected: {pid}"));
+    // Others may listen, too.
+    let selected = format!("selected: {pid}");
+    for _ in 0..30 {
+        top.press(DOWN);
+        sleep(Duration::from_millis(300));
+        if top.text().contains(&selected) {
+            break;
+        }
+    }
+    top.wait_for(&selected);
     top.press(b"s");
     wait_until("the end of the window", || !peer.status_or_event());
     top.wait_for("the window closed with iterations");
