@@ -105,6 +105,21 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
     top.wait_for(&other.pid().to_string());
     server.kill();
     wait_until("its row to go", || !top.text().contains(&format!("{pid} ")));
+    // One that does not answer for a while is still there, and goes on.
+    let signal = |signal| {
+        // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+        unsafe { libc::kill(other.pid().cast_signed(), signal) };
+    };
+    let row = |text: String| {
+        let of_other = |line: &&str| line.contains(&other.pid().to_string());
+        text.lines().find(of_other).map(str::to_owned)
+    };
+    signal(libc::SIGSTOP);
+    sleep(Duration::from_secs(4));
+    let stopped = row(top.text());
+    signal(libc::SIGCONT);
+    assert!(stopped.is_some(), "{}", top.text());
+    wait_until("iterations", || row(top.text()) != stopped);
     // SAFETY: takes no pointer; the process is a child that nobody has waited for.
     unsafe { libc::kill(top.child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(top.end().signal(), Some(libc::SIGTERM));
