@@ -98,11 +98,15 @@ impl Place {
         run(&mut self.command(args), PATIENCE)
     }
 
-    /// What `tllmprof ps --json` lists of these processes, in their order.
+    /// What `tllmprof ps --json` lists of the processes of this folder, in its order.
     pub fn ps(&self) -> Vec<Value> {
         let listed = self.tllmprof("ps --json");
         assert!(listed.status.success(), "{}", listed.err());
-        serde_json::from_slice(&listed.stdout).unwrap()
+        let mut all: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+        // Programs of other tests may listen where no variable is needed to find them.
+        let here = self.sockets();
+        all.retain(|process| here.contains(&format!("{}.sock", process["pid"])));
+        all
     }
 
     pub fn sockets(&self) -> Vec<String> {
@@ -152,7 +156,7 @@ impl Running {
         self.folder.join(format!("{}.tllmprof", self.pid()))
     }
 
-    /// The first and the last iteration of each window of its record.
+    /// The first and the last iteration of each window of its record that has closed.
     pub fn windows(&self) -> Vec<(u64, u64)> {
         let report = run(
             command(tllmprof())
@@ -172,7 +176,8 @@ impl Running {
             assert_eq!(count, last - first + 1, "{first}-{last}");
             (first, last)
         };
-        windows.iter().map(ends).collect()
+        let closed = windows.iter().filter(|window| window["closed"] == true);
+        closed.map(ends).collect()
     }
 
     /// Has it end, and what it wrote then.

@@ -1,6 +1,8 @@
 //! `tllmprof top` on a terminal, and in a pipe.
 
 use std::os::unix::process::ExitStatusExt;
+use std::thread::sleep;
+use std::time::Duration;
 
 use tllmprof_control::Event;
 
@@ -86,8 +88,16 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
         Event::Accepted { .. }
     ));
     wait_until("the window", || top.text().contains("open"));
-    top.press(DOWN);
-    top.wait_for(&format!("selected: {pid}"));
+    // Others may listen, too.
+    let selected = format!("selected: {pid}");
+    for _ in 0..30 {
+        top.press(DOWN);
+        sleep(Duration::from_millis(300));
+        if top.text().contains(&selected) {
+            break;
+        }
+    }
+    top.wait_for(&selected);
     top.press(b"s");
     wait_until("the end of the window", || !peer.status_or_event());
     top.wait_for("the window closed with iterations");
@@ -95,6 +105,21 @@ fn top_stops_windows_notices_processes_that_come_and_go_and_gives_the_terminal_b
     top.wait_for(&other.pid().to_string());
     server.kill();
     wait_until("its row to go", || !top.text().contains(&format!("{pid} ")));
+    // One that does not answer for a while is still there, and goes on.
+    let signal = |signal| {
+        // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+        unsafe { libc::kill(other.pid().cast_signed(), signal) };
+    };
+    let row = |text: String| {
+        let of_other = |line: &&str| line.contains(&other.pid().to_string());
+        text.lines().find(of_other).map(str::to_owned)
+    };
+    signal(libc::SIGSTOP);
+    sleep(Duration::from_secs(4));
+    let stopped = row(top.text());
+    signal(libc::SIGCONT);
+    assert!(stopped.is_some(), "{}", top.text());
+    wait_until("iterations", || row(top.text()) != stopped);
     // SAFETY: takes no pointer; the process is a child that nobody has waited for.
     unsafe { libc::kill(top.child.id().cast_signed(), libc::SIGTERM) };
     assert_eq!(top.end().signal(), Some(libc::SIGTERM));

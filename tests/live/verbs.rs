@@ -1,10 +1,11 @@
 //! What the verbs list and take: medians, captures again and again, windows for a profiler alone.
 
 use std::fs;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::common::PROFILED;
-use crate::place::{Place, switches};
+use crate::place::{Place, switches, wait_until};
 
 #[test]
 fn ps_shows_the_median_step_of_a_process_that_times_its_steps() {
@@ -74,6 +75,31 @@ fn captures_repeat_at_intervals_and_one_page_has_them_all() {
         "{}",
         gone.err()
     );
+}
+
+#[test]
+fn an_interrupted_wait_for_the_next_capture_ends_them() {
+    let place = Place::new();
+    let mut server = place.start(&mut place.server("500"));
+    server.connect();
+    let capture = place
+        .command(&format!("capture {} --steps 4 --repeat 5", server.pid()))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    wait_until("the first window", || server.windows().len() == 1);
+    // SAFETY: takes no pointer; the process is a child that nobody has waited for.
+    unsafe { libc::kill(capture.id().cast_signed(), libc::SIGINT) };
+    let output = capture.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{err}");
+    assert!(
+        err.contains("capture 1 of 5") && !err.contains("capture 2 of 5"),
+        "{err}"
+    );
+    server.end();
+    assert_eq!(server.windows().len(), 1);
 }
 
 #[test]

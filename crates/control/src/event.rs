@@ -37,7 +37,7 @@ pub struct Status {
     pub iterations: u64,
     /// When that was, in nanoseconds of a clock of the process that does not jump.
     pub at_ns: u64,
-    /// The median duration of the latest steps, in nanoseconds, where they are timed.
+    /// The median of the latest steps' times, in nanoseconds, where the process measures them.
     pub p50_ns: Option<u64>,
     pub phase: Phase,
     /// The window that is open or was asked for.
@@ -171,7 +171,7 @@ impl Status {
             .with("rule", self.rule.as_str())
             .with("iterations", self.iterations)
             .with("at_ns", self.at_ns)
-            .with_some("p50_ns", self.p50_ns)
+            .with("p50_ns", self.p50_ns)
             .with("state", self.phase.name())
             .with("first", self.first)
             .with("last", self.last)
@@ -194,7 +194,7 @@ mod tests {
             rule: "cudaGraphLaunch".to_owned(),
             iterations: u64::MAX,
             at_ns: 5,
-            p50_ns: Some(6),
+            p50_ns: Some(12_000_000),
             phase: Phase::Closing,
             first: Some(1),
             last: None,

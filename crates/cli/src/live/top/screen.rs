@@ -1,5 +1,6 @@
 //! The terminal: taken, drawn on, and given back as it was, whatever ends the command.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::panic;
 use std::time::Duration;
@@ -17,7 +18,10 @@ use super::view::View;
 use crate::manners::spelled;
 
 /// The terminal while it is this command's. It is given back at its end, and before a panic is reported.
-pub struct Screen(());
+pub struct Screen {
+    /// What was written last, for a screen of that size.
+    drawn: RefCell<((u16, u16), Vec<u8>)>,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Key {
@@ -39,7 +43,9 @@ impl Screen {
             report(info);
         }));
         enable_raw_mode()?;
-        let screen = Self(());
+        let screen = Self {
+            drawn: RefCell::default(),
+        };
         execute!(io::stdout(), EnterAlternateScreen, Hide)?;
         Ok(screen)
     }
@@ -71,6 +77,8 @@ impl Screen {
         })
     }
 
+    /// Writes what has changed, if anything.
+    ///
     /// # Errors
     /// Where the terminal is gone.
     pub fn draw(&self, view: &View) -> io::Result<()> {
@@ -89,8 +97,14 @@ impl Screen {
                 Clear(ClearType::UntilNewLine)
             )?;
         }
+        let new = ((width, height), out);
+        let mut drawn = self.drawn.borrow_mut();
+        if *drawn == new {
+            return Ok(());
+        }
         let mut stdout = io::stdout().lock();
-        stdout.write_all(&out)?;
+        stdout.write_all(&new.1)?;
+        *drawn = new;
         stdout.flush()
     }
 }

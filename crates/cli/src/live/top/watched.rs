@@ -1,6 +1,7 @@
 //! The processes that are watched: asked once a second, over a connection each that stays.
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ use crate::live::targets::Targets;
 const LOOKS: usize = 6;
 /// Nanoseconds within which no rate is taken.
 const SHORTEST: u64 = 100_000_000;
+/// Answers that a process may owe before it is asked for no more.
+const PATIENT: u32 = 5;
 /// How often new processes are looked for.
 const AGAIN: Duration = Duration::from_secs(2);
 
@@ -42,6 +45,8 @@ pub struct Watched {
 
 struct One {
     process: Process,
+    /// How many answers it owes: a process that is very busy may be late.
+    owes: u32,
     /// The latest last.
     looks: VecDeque<Look>,
 }
@@ -70,6 +75,7 @@ impl Watched {
         let new = processes.into_iter().map(|process| One {
             looks: VecDeque::from([Look::at(process.status.clone())]),
             process,
+            owes: 0,
         });
         self.processes.extend(new);
         let order = |a: &One, b: &One| {
@@ -90,9 +96,10 @@ impl Watched {
             let new = sockets::listening_but(&known);
             self.add(new);
         }
-        for one in &mut self.processes {
+        for one in self.processes.iter_mut().filter(|one| one.owes < PATIENT) {
             // What becomes of it shows where it is to answer.
             let _ = one.process.connection.ask(&Request::Status);
+            one.owes += 1;
         }
         self.processes.retain_mut(One::hear);
         self.processes.iter().map(One::row).collect()
@@ -107,14 +114,20 @@ impl Look {
 }
 
 impl One {
-    /// Takes the answer; whether there is one.
+    /// Takes what it answers; whether it is still there.
     fn hear(&mut self) -> bool {
-        let Ok(Event::Status(status)) = self.process.connection.next() else {
-            return false;
-        };
-        self.looks.push_back(Look::at(*status));
-        if self.looks.len() > LOOKS {
-            self.looks.pop_front();
+        while self.owes > 0 {
+            match self.process.connection.next() {
+                Ok(Event::Status(status)) => {
+                    self.owes -= 1;
+                    self.looks.push_back(Look::at(*status));
+                    if self.looks.len() > LOOKS {
+                        self.looks.pop_front();
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => return error.kind() == ErrorKind::TimedOut,
+            }
         }
         true
     }
