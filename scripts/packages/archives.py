@@ -85,7 +85,8 @@ def wheel(files, version, architecture, when):
     here = os.path.join(ROOT, "scripts/packages/python")
     inside = {f"tllmprof/{name}": read(os.path.join(here, name)) for name in ("__init__.py", "__main__.py")}
     for path, file in files.items():
-        # What lies in bin/ of the environment, and what beside it.
+        # What lies in bin/ of the environment, and what beside it. `pip install --target` would leave out a folder lib.
+        path = path.replace("lib/", "libexec/", 1) if path.startswith("lib/") else path
         inside[f"{data}/scripts/{path[4:]}" if path.startswith("bin/") else f"{data}/data/{path}"] = file
     with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as readme:
         inside[f"{info}/METADATA"] = File(f"""Metadata-Version: 2.4

@@ -20,7 +20,7 @@ from . import archives, bill, tree
 from .tree import File
 
 WHEN = 1_700_000_000
-COMMAND = b'#!/bin/sh\ncase $1 in --lib) echo "$(dirname "$(dirname "$(readlink -f "$0")")")"/lib/tllmprof/libtllmprof.so ;; *) echo "$@" ;; esac\n'
+COMMAND = b'#!/bin/sh\ncase $1 in --lib) echo "$(dirname "$(dirname "$(readlink -f "$0")")")"/lib*/tllmprof/libtllmprof.so ;; *) echo "$@" ;; esac\n'
 
 
 def some():
@@ -92,12 +92,23 @@ class Wheel(unittest.TestCase):
             python = os.path.join(home, "bin/python")
             pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--disable-pip-version-check", wheel]
             subprocess.run(pip, check=True)
-            library = os.path.join(os.path.realpath(home), "lib/tllmprof/libtllmprof.so")
+            library = os.path.join(os.path.realpath(home), "libexec/tllmprof/libtllmprof.so")
             for command in ([os.path.join(home, "bin/tllmprof")], [python, "-m", "tllmprof"]):
                 self.assertEqual(subprocess.check_output([*command, "--lib"], text=True).strip(), library)
                 self.assertEqual(subprocess.check_output([*command, "run", "a b"], text=True), "run a b\n")
             self.assertTrue(os.path.isfile(library))
-            self.assertTrue(os.stat(os.path.join(home, "lib/tllmprof/demo/engine")).st_mode & stat.S_IXUSR)
+            self.assertTrue(os.stat(os.path.join(home, "libexec/tllmprof/demo/engine")).st_mode & stat.S_IXUSR)
+
+    def test_pip_installs_it_into_a_folder(self):
+        with tempfile.TemporaryDirectory() as folder:
+            wheel, home = os.path.join(folder, self.name), os.path.join(folder, "home")
+            with open(wheel, "wb") as out:
+                out.write(self.content)
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check", "--target", home, wheel]
+            subprocess.run(pip, check=True)
+            said = subprocess.check_output([os.path.join(home, "bin/tllmprof"), "--lib"], text=True).strip()
+            self.assertEqual(said, os.path.join(os.path.realpath(home), "libexec/tllmprof/libtllmprof.so"))
+            self.assertTrue(os.path.isfile(said))
 
 
 class Deb(unittest.TestCase):

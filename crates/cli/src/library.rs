@@ -15,9 +15,17 @@ use crate::output;
 const NAME: &str = "libtllmprof.so";
 /// Folders that hold it, from the folder of this executable: beside it, in an installation, in the
 /// other half of a build folder.
-const FOLDERS: [&str; 5] = [".", PACKAGED, "../lib", "../release", "../debug"];
-/// Where packages have what the command uses, from its folder.
-pub const PACKAGED: &str = "../lib/tllmprof";
+const FOLDERS: [&str; 6] = [
+    ".",
+    PACKAGED[0],
+    PACKAGED[1],
+    "../lib",
+    "../release",
+    "../debug",
+];
+/// Where packages have what the command uses, from its folder. The second is the wheel's: `pip install --target` leaves out
+/// what a wheel has in a folder `lib`.
+pub const PACKAGED: [&str; 2] = ["../lib/tllmprof", "../libexec/tllmprof"];
 
 /// The library's absolute path, fit for `LD_PRELOAD`.
 ///

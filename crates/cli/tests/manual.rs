@@ -88,19 +88,21 @@ fn the_path_of_the_library_fits_ld_preload() {
 
 #[test]
 fn a_package_has_the_library_beside_the_commands_folder() {
-    let scratch = Scratch::new();
-    let library = scratch.compile(
-        "lib/tllmprof/libtllmprof.so",
-        "int l;",
-        &["-shared", "-fPIC"],
-    );
-    let command = scratch.path("bin/tllmprof");
-    fs::create_dir(scratch.path("bin")).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
-    let ended = finish(plain(&command).arg("--lib"));
-    assert_eq!(
-        ended.stdout,
-        format!("{}\n", library.display()),
-        "{ended:?}"
-    );
+    for folder in ["lib", "libexec"] {
+        let scratch = Scratch::new();
+        let library = scratch.compile(
+            &format!("{folder}/tllmprof/libtllmprof.so"),
+            "int l;",
+            &["-shared", "-fPIC"],
+        );
+        let command = scratch.path("bin/tllmprof");
+        fs::create_dir(scratch.path("bin")).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
+        let ended = finish(plain(&command).arg("--lib"));
+        assert_eq!(
+            ended.stdout,
+            format!("{}\n", library.display()),
+            "{ended:?}"
+        );
+    }
 }

@@ -258,21 +258,22 @@ fn find_engine() -> Result<PathBuf> {
         )));
     }
     let beside = folder_of_this_executable()?;
-    let candidates = [
-        beside
-            .parent()
-            .unwrap_or(&beside)
-            .join("standin/bin/engine"),
-        beside.join("engine"),
-        library::tidy(&beside.join(library::PACKAGED)).join("demo/engine"),
-    ];
+    let packaged =
+        library::PACKAGED.map(|folder| library::tidy(&beside.join(folder)).join("demo/engine"));
+    let built = beside
+        .parent()
+        .unwrap_or(&beside)
+        .join("standin/bin/engine");
+    let candidates = [&[built, beside.join("engine")][..], &packaged].concat();
     match candidates.iter().find(|candidate| candidate.is_file()) {
         Some(engine) => Ok(engine.clone()),
         None => bail!(
             "the example was not found: TLLMPROF_ENGINE is not set, and there is no {} \
              (packages have it, and make -C tests/standin builds it)",
             candidates
+                .iter()
                 .map(|path| path.display().to_string())
+                .collect::<Vec<_>>()
                 .join(", no ")
         ),
     }

@@ -84,7 +84,7 @@ function bar(title: string, of: string, rows: LedgerRow[], which: string): HTMLE
 const ruleName = (rule: string) => rule.replace(/[-_]/g, " ").replace(/\b(gc|gil|gpu)\b/g, (word) => word.toUpperCase());
 
 /** A number stays with its unit. */
-const unbroken = (text: string) => text.replace(/(\d) (%|[mun]?s\b)/g, "$1\u00a0$2");
+const unbroken = (text: string) => text.replace(/(\d) (%|[mµun]?s\b)/g, "$1\u00a0$2");
 
 /** What was found to be wrong comes first; what was looked for in vain is folded. */
 export function findings(report: Report): HTMLElement {

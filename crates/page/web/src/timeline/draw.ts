@@ -394,7 +394,9 @@ function label(context: CanvasRenderingContext2D, text: string, x: number, y: nu
         context.fillText(text, x, y);
         return whole;
     }
-    const fit = Math.floor((text.length * (room - measure(context, "…"))) / whole);
+    let fit = Math.floor((text.length * (room - measure(context, "…"))) / whole);
+    // The beginning may be wider than the whole is in the mean.
+    while (fit > 1 && measure(context, text.slice(0, fit) + "…") > room) fit--;
     if (fit > 1) context.fillText(text.slice(0, fit) + "…", x, y);
     return room;
 }
