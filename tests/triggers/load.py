@@ -28,9 +28,10 @@ def waits():
 
 
 def collects():
-    for _ in range(600_000):
-        garbage.append([garbage])
-    gc.collect()
+    garbage.extend([garbage] for _ in range(100_000))
+    until = time.monotonic() + STALL
+    while time.monotonic() < until:
+        gc.collect()
 
 
 def needs_gil():

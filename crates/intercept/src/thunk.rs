@@ -353,6 +353,7 @@ mod tests {
     const NONE: Wanted = Wanted {
         ranges: false,
         recorded: false,
+        timed: false,
         learnt: false,
     };
 
@@ -405,6 +406,15 @@ mod tests {
                 ..learnt
             };
             assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
+
+            // Where times are watched those that wait alone are looked at.
+            let timed = Wanted {
+                timed: true,
+                ..NONE
+            };
+            let waits = usize::from(row.kind.waits());
+            assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
+            assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
 
             let counts = |wanted: Wanted| wanted.is_counted_only(row.call);
             assert!(counts(NONE), "{}", row.call);

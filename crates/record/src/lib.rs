@@ -20,8 +20,6 @@ mod clock;
 mod counter;
 #[forbid(unsafe_code)]
 mod event;
-#[forbid(unsafe_code)]
-mod flight;
 mod header;
 mod histogram;
 #[forbid(unsafe_code)]

@@ -1,5 +1,7 @@
 //! Reads a record, whatever it is: unfinished, damaged, cut off, still written to, no record at all.
 
+mod flight;
+
 use std::fs::File;
 use std::path::Path;
 use std::{fmt, io};
@@ -7,11 +9,11 @@ use std::{fmt, io};
 use crate::chunk::{Begins, Checked, Head};
 use crate::counter::Counter;
 use crate::event::{Event, NoEvent, StringId, What};
-use crate::flight::Flight;
 use crate::header::Ended;
 use crate::layout::{CHUNK_BYTES, EVENT_BYTES, HEADER_BYTES, MAX_STRING, VERSION, chunk_offset};
 use crate::read_header::{Header, Wrong};
 use crate::source::Source;
+use flight::Flight;
 
 /// After so many chunks in a row that are not in use, the rest is not read: chunks are taken in
 /// order, so nothing follows, and a sparse file may claim any length.

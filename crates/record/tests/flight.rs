@@ -87,7 +87,6 @@ fn a_chunk_that_is_used_again_has_what_was_written_since() {
         let chunk = unsafe { Chunk::at(NonNull::new(words.as_mut_ptr()).unwrap().cast()) };
         let mut writer = EventWriter::again(chunk, id, 0, thread);
         assert!(writer.push(&iteration(500)));
-        drop(writer);
         let chunk = words.iter().flat_map(|word| word.to_ne_bytes());
         let again: Vec<u8> = bytes[..at].iter().copied().chain(chunk).collect();
         let (found, damage) = read(&again).unwrap();

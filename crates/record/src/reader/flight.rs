@@ -1,9 +1,9 @@
 //! Of a record that keeps the latest iterations outside windows: in which order its chunks are to be read, and which
 //! events are of iterations that are kept.
 
+use super::Entry;
 use crate::event::What;
 use crate::kinds::Edge;
-use crate::reader::Entry;
 
 /// What was seen of the chunks.
 #[derive(Debug, Default)]
