@@ -218,6 +218,7 @@ mod tests {
             requests: Some(requests),
             tokens: Some(requests),
             prefill_tokens: Some(0),
+            is_draft: Some(false),
         }
     }
 
@@ -226,6 +227,7 @@ mod tests {
             requests: Some(1),
             tokens: Some(tokens),
             prefill_tokens: Some(tokens),
+            is_draft: Some(false),
         }
     }
 

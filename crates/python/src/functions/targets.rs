@@ -124,7 +124,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
         match kept {
             Kept::Polls => target.function.polls(),
             Kept::Drafts => target.function.drafts(),
-            Kept::Nothing | Kept::Calls => {}
+            Kept::Nothing | Kept::Calls | Kept::Waits => {}
         }
         if matches!(kept, Kept::Polls | Kept::Waits) {
             target.function.idles();
