@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use tllmprof_control::Status;
 
-/// Steps by which counts that were read at one time may differ for their processes to be in lockstep, besides those
-/// that are made while they are read.
+/// Steps by which the counts of processes in lockstep differ at one time, at most.
 const APART: u64 = 2;
 
 /// Counts of all processes, read as nearly at one time as can be.
@@ -25,9 +24,10 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// By two samples, of which the second is the later. `trips`: how many times the time of a sample may pass until
-    /// all have confirmed.
-    pub fn new(before: &Sample, now: &Sample, trips: u32) -> Self {
+    /// By samples one after another: steps are counted between the first two, and the third follows the second at once.
+    /// `trips`: how many times the time of a sample may pass until all have confirmed.
+    pub fn new(samples: &[Sample; 3], trips: u32) -> Self {
+        let [before, now, latest] = samples;
         let advanced = |(before, now): (&Status, &Status)| {
             let time = now.at_ns.saturating_sub(before.at_ns).max(1);
             let steps = now.iterations.saturating_sub(before.iterations);
@@ -39,21 +39,31 @@ impl Plan {
             .zip(&now.counts)
             .map(advanced)
             .fold(0.0, f64::max);
-        let within = |time: Duration| (fastest * time.as_secs_f64()).ceil() as u64;
-        let apart = APART + within(now.took);
-        let counts: Vec<_> = now.counts.iter().map(|status| status.iterations).collect();
+        let count = |sample: &Sample, process: usize| sample.counts[process].iterations;
+        // How long an answer takes is the machine's, so that counts of one sample are of different times. But whatever was
+        // read in a later sample is of a later time, by when a process in lockstep has made the steps of the others.
+        let has_reached = |process: usize, other: usize| {
+            samples
+                .windows(2)
+                .all(|two| count(&two[0], other) <= count(&two[1], process) + APART)
+        };
+        let near = |one: usize, other: usize| has_reached(one, other) && has_reached(other, one);
         // The largest group whose counts lie together; the one that is ahead, of two.
-        let near = |count: u64, other: u64| other <= count && count - other <= apart;
-        let members_of = |count: u64| counts.iter().filter(|other| near(count, **other)).count();
-        let ahead = counts
-            .iter()
-            .copied()
-            .max_by_key(|count| (members_of(*count), *count));
-        let ahead = ahead.unwrap_or(0);
-        let margin = within(now.took * trips) + 1;
+        let all = 0..latest.counts.len();
+        let members_of = |one: usize| all.clone().filter(|other| near(one, *other)).count();
+        let Some(ahead) = all
+            .clone()
+            .max_by_key(|one| (members_of(*one), count(latest, *one)))
+        else {
+            return Self {
+                first: 0,
+                members: Vec::new(),
+            };
+        };
+        let within = (fastest * (latest.took * trips).as_secs_f64()).ceil() as u64;
         Self {
-            first: ahead.saturating_add(margin),
-            members: counts.iter().map(|count| near(ahead, *count)).collect(),
+            first: count(latest, ahead).saturating_add(within + 1),
+            members: all.map(|other| near(ahead, other)).collect(),
         }
     }
 }
@@ -74,34 +84,54 @@ mod tests {
         }
     }
 
+    /// 1000 steps a second, read within 4 ms.
+    fn samples(before: &[u64], now: &[u64], latest: &[u64]) -> [Sample; 3] {
+        [
+            sample(0, 4, before),
+            sample(100, 4, now),
+            sample(104, 4, latest),
+        ]
+    }
+
     #[test]
     fn those_in_lockstep_open_with_a_step_that_none_has_reached() {
-        // 1000 steps a second, read within 4 ms.
-        let before = sample(0, 4, &[1000, 1001, 1003]);
-        let now = sample(100, 4, &[1100, 1101, 1103]);
-        let plan = Plan::new(&before, &now, 2);
+        let samples = samples(
+            &[1000, 1001, 1003],
+            &[1100, 1101, 1103],
+            &[1104, 1105, 1107],
+        );
+        let plan = Plan::new(&samples, 2);
         assert_eq!(
             plan,
             Plan {
-                first: 1103 + 9,
+                first: 1107 + 9,
                 members: vec![true; 3]
             }
         );
-        assert!(Plan::new(&before, &now, 4).first > plan.first);
+        assert!(Plan::new(&samples, 4).first > plan.first);
+    }
+
+    #[test]
+    fn an_answer_that_takes_long_on_a_busy_machine_does_not_tell_apart() {
+        // The second has answered late, 40 steps after the first; and all stood still before.
+        let samples = samples(&[1000, 1000], &[1000, 1040], &[1041, 1080]);
+        assert_eq!(Plan::new(&samples, 2).members, [true, true]);
     }
 
     #[test]
     fn one_that_idles_or_counts_otherwise_opens_at_its_own_step() {
-        let before = sample(0, 4, &[1000, 17, 1001, 5000]);
-        let now = sample(100, 4, &[1100, 17, 1101, 5100]);
+        let (before, now, latest) = (
+            [1000, 17, 1001, 5000],
+            [1100, 17, 1101, 5100],
+            [1104, 17, 1105, 5104],
+        );
         assert_eq!(
-            Plan::new(&before, &now, 2).members,
+            Plan::new(&samples(&before, &now, &latest), 2).members,
             [true, false, true, false]
         );
         // Who is alone is in lockstep with itself.
-        let (before, now) = (sample(0, 1, &[7]), sample(100, 1, &[7]));
         assert_eq!(
-            Plan::new(&before, &now, 2),
+            Plan::new(&samples(&[7], &[7], &[7]), 2),
             Plan {
                 first: 8,
                 members: vec![true]

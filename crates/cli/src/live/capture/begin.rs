@@ -66,9 +66,10 @@ pub fn begin(mut processes: Vec<Process>, wanted: &Wanted) -> Result<Vec<Member>
         if !is_one {
             thread::sleep(BETWEEN);
         }
-        let now = sample(&mut processes)?;
-        let plan = Plan::new(&before, &now, 1 << attempt);
-        before = now;
+        let samples = [before, sample(&mut processes)?, sample(&mut processes)?];
+        let plan = Plan::new(&samples, 1 << attempt);
+        let [.., latest] = samples;
+        before = latest;
         // One alone takes the next.
         let first = plan.first.saturating_add(wanted.delay);
         let first_of = |is_member: &bool| (*is_member && !is_one).then_some(first);
