@@ -16,8 +16,11 @@ from .surroundings import AFTER_A_SIGNAL, AT_FORK, LOADER
 INSIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inside.py")
 STREAMS = ["out", "err", "files", "left", "census"]
 OURS = "tllmprof:"
-# The control socket, and what says how long a thread has waited for a processor; the library's lie at 64 and above.
-DESCRIPTOR = re.compile(r"(?:6[4-9]|[7-9]\d|\d{3,})=(?:socket:|/proc/\d+/task/\d+/schedstat)")
+# What says how long a thread has waited for a processor lies at 64 or above; the control socket, too, but for the moment in
+# which it is made. No program that uses CUDA here has sockets of its own.
+DESCRIPTOR = re.compile(r"\d+=socket:|(?:6[4-9]|[7-9]\d|\d{3,})=/proc/\d+/task/\d+/schedstat")
+# gdb names a child by its number, and the library's threads have numbers, too.
+CHILD = re.compile(r"(?<=child process )\d+")
 THREADS = {f"thread {name}" for name in ("tllmprof", "tllmprof-stacks", "tllmprof-live")}
 BROKEN = ("command not found", "error while loading shared libraries", "No such file or directory: '/usr/lib",
           "cannot execute", "not started:")
@@ -237,6 +240,8 @@ class Group:
 
     def streams(self, seen):
         found = streams(seen, self.says)
+        if self.surrounding.name == "gdb":
+            found["out"] = [CHILD.sub("N", line) for line in found["out"]]
         if self.program.is_elastic:
             found["census"] = sorted(set(found["census"]))
         return found

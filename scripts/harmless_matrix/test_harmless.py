@@ -107,12 +107,18 @@ class Allowed(unittest.TestCase):
         self.assertEqual(cells.streams(seen)["err"], seen["err"])
 
     def test_threads_and_descriptors(self):
-        census = ["process p: 0=/dev/null 5=socket: 63=/proc/7/task/7/schedstat 5=/tmp/records/1.tllmprof 64=socket: "
+        census = ["process p: 0=/dev/null 3=socket: 63=/proc/7/task/7/schedstat 5=/tmp/records/1.tllmprof 64=socket: "
                   "65=/proc/7/task/8/schedstat 100=/tmp/calls", "thread tllmprof", "thread tllmprof-live", "thread own",
                   "thread tllmprof-stacks"]
         self.assertEqual(self.after("cuda", EVERYTHING, census=census)["census"],
-                         ["process p: 0=/dev/null 5=socket: 63=/proc/7/task/7/schedstat 100=/tmp/calls", "thread own"])
+                         ["process p: 0=/dev/null 63=/proc/7/task/7/schedstat 100=/tmp/calls", "thread own"])
         self.assertEqual(self.after("", EVERYTHING, census=census)["census"], census)
+
+    def test_numbers_of_children_under_gdb(self):
+        found = {"status": 0, **dict.fromkeys(cells.STREAMS, []), "out": ["[Detaching after fork from child process 9]"]}
+        for where, expected in (("gdb", "N"), ("plain", "9")):
+            group = cells.Group(None, Program("quiet", ["/bin/true"]), where, find(where))
+            self.assertEqual(group.streams(found)["out"], [f"[Detaching after fork from child process {expected}]"])
 
 
 # Runs at a time: some of them only wait.
