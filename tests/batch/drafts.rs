@@ -8,7 +8,7 @@ use super::{cut, iterations, report, sources, truth, wrong_in};
 
 /// With an assistant model both models' passes are steps.
 #[test]
-fn passes_of_a_draft_model_are_told_apart() {
+fn passes_of_a_draft_model_are_distinguished() {
     for which in pythons() {
         let (process, ran) = report(which, "drafts.py", &[], &[]);
         let truth = truth(&ran);
