@@ -8,7 +8,7 @@ use super::{cut, iterations, report, sources, truth, wrong_in};
 
 /// With an assistant model both models' passes are steps.
 #[test]
-fn passes_of_a_draft_model_are_told_apart() {
+fn passes_of_a_draft_model_are_distinguished() {
     for which in pythons() {
         let (process, ran) = report(which, "drafts.py", &[], &[]);
         let truth = truth(&ran);
@@ -77,31 +77,37 @@ fn engines_have_the_functions_that_make_passes_of_draft_models() {
 }
 
 /// Where the functions of an engine's folder that draft lie, and what calls of the step's functions look like: there are none.
-const WITHIN: [(&str, &[&str], &[&str], &[&str]); 3] = [
+const WITHIN: [(&str, [&[&str]; 3]); 3] = [
     (
         "vllm",
-        &["0.18.0", "0.26.0", "0.33.0"],
-        &["vllm/v1/spec_decode", "vllm/v1/worker/gpu/spec_decode"],
-        &[
-            "runner.prepare_inputs(",
-            "runner._prepare_inputs(",
-            ".execute_model(",
+        [
+            &["0.18.0", "0.26.0", "0.33.0"],
+            &["vllm/v1/spec_decode", "vllm/v1/worker/gpu/spec_decode"],
+            &[
+                "runner.prepare_inputs(",
+                "runner._prepare_inputs(",
+                ".execute_model(",
+            ],
         ],
     ),
     (
         "sglang",
-        &["0.5.3", "0.5.16", "0.5.23"],
-        &["sglang/srt/speculative"],
-        &[".run_batch("],
+        [
+            &["0.5.3", "0.5.16", "0.5.23"],
+            &["sglang/srt/speculative"],
+            &[".run_batch("],
+        ],
     ),
     (
         "lmdeploy",
-        &["0.18.0"],
-        &["lmdeploy/pytorch/spec_decode"],
-        &[
-            "class BaseModelAgent",
-            "(BaseModelAgent)",
-            "agent._async_model_forward(",
+        [
+            &["0.18.0"],
+            &["lmdeploy/pytorch/spec_decode"],
+            &[
+                "class BaseModelAgent",
+                "(BaseModelAgent)",
+                "agent._async_model_forward(",
+            ],
         ],
     ),
 ];
@@ -109,7 +115,7 @@ const WITHIN: [(&str, &[&str], &[&str], &[&str]); 3] = [
 /// All passes of a draft model are within the step that they are for: no row is needed.
 #[test]
 fn other_engines_draft_within_their_steps() {
-    for (package, versions, folders, calls) in WITHIN {
+    for (package, [versions, folders, calls]) in WITHIN {
         for version in versions {
             let Some(folder) = sources(package, version) else {
                 return;

@@ -609,7 +609,9 @@ export type Phase =
     /** Both. */
     | "mixed"
     /** No tokens. */
-    | "idle";
+    | "idle"
+    /** It is a pass of a model that drafts for speculative decoding; its requests and tokens are not known, and 0 here. */
+    | "draft";
 
 /** The iterations of one phase in whose batches there were so many tokens. */
 export interface SizeSum {
@@ -639,6 +641,8 @@ export type UnqualifiedBy =
     | "unknown"
     /** Its batch has no tokens, and there is no condition. */
     | "idle"
+    /** It is a pass of a model that drafts, and there is no condition. */
+    | "draft"
     /** Something else than its own end ended it, as the end of the process. */
     | "cut";
 
