@@ -241,6 +241,9 @@ impl<S: Source> Reader<S> {
                 },
             )?;
         }
+        for (thread, event) in flight.moved() {
+            each(Entry::Event { thread, event });
+        }
         Ok(damage)
     }
 

@@ -1,8 +1,10 @@
 //! Of a record that keeps the latest iterations outside windows: in which order its chunks are to be read, and which
 //! events are of iterations that are kept.
 
+use std::collections::BTreeMap;
+
 use super::Entry;
-use crate::event::What;
+use crate::event::{Event, What};
 use crate::kinds::Edge;
 
 /// What was seen of the chunks.
@@ -10,8 +12,8 @@ use crate::kinds::Edge;
 pub(crate) struct Flight {
     /// When the first event of each that has a time was, and its number.
     chunks: Vec<(u64, u32)>,
-    /// When windows opened and closed.
-    edges: Vec<(u64, Edge)>,
+    /// Where windows opened and closed, in the order of time. Of two edges of one moment the one that closes is the first.
+    edges: BTreeMap<Key, Event>,
     windows: Vec<(u64, u64)>,
 }
 
@@ -27,23 +29,20 @@ impl Flight {
             Some(_) => {}
             None => self.chunks.push((ticks, chunk)),
         }
-        if let Entry::Event { event, .. } = entry
-            && let What::Window { edge, .. } = event.what
+        if let Entry::Event { thread, event } = entry
+            && let Some(key) = key(*thread, event)
         {
-            self.edges.push((event.start, edge));
+            self.edges.insert(key, *event);
         }
     }
 
     /// The chunks, the one with the oldest events first.
     pub fn order(&mut self) -> Vec<u32> {
-        // Of two edges of one moment the one that closes is the first.
-        self.edges
-            .sort_by_key(|(ticks, edge)| (*ticks, *edge == Edge::Open));
         let mut open = None;
-        for (ticks, edge) in self.edges.drain(..) {
-            match edge {
-                Edge::Open => open = open.or(Some(ticks)),
-                Edge::Close => self.windows.extend(open.take().map(|open| (open, ticks))),
+        for (ticks, is_open, ..) in self.edges.keys().copied() {
+            match is_open {
+                true => open = open.or(Some(ticks)),
+                false => self.windows.extend(open.take().map(|open| (open, ticks))),
             }
         }
         self.windows.extend(open.map(|open| (open, u64::MAX)));
@@ -51,11 +50,15 @@ impl Flight {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Whether an entry is to be given: all but events of iterations in no window.
-    pub fn is_kept(&self, entry: &Entry<'_>) -> bool {
-        let Entry::Event { event, .. } = entry else {
+    /// Whether an entry is to be given: all but events of iterations in no window, and edges that were not there before,
+    /// as a process that runs moves one.
+    pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
+        let Entry::Event { thread, event } = entry else {
             return true;
         };
+        if let Some(key) = key(*thread, event) {
+            return self.edges.remove(&key).is_some();
+        }
         let is_of_iteration = matches!(
             event.what,
             What::Iteration { .. }
@@ -73,5 +76,66 @@ impl Flight {
             .partition_point(|(open, _)| *open <= event.start);
         let window = after.checked_sub(1).and_then(|at| self.windows.get(at));
         !is_of_iteration || window.is_some_and(|(_, close)| event.start < *close)
+    }
+
+    /// The edges that were there before and were not given, with the thread of each.
+    pub fn moved(self) -> impl Iterator<Item = (u32, Event)> {
+        self.edges
+            .into_iter()
+            .map(|((_, _, thread, _), event)| (thread, event))
+    }
+}
+
+/// An edge's moment, whether it opens a window, its thread and its iteration.
+type Key = (u64, bool, u32, u64);
+
+fn key(thread: u32, event: &Event) -> Option<Key> {
+    match event.what {
+        What::Window { edge, iteration } => {
+            Some((event.start, edge == Edge::Open, thread, iteration))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_that_moves_while_the_record_is_read_is_given_as_it_was() {
+        let event = |thread, start, what| Entry::Event {
+            thread,
+            event: Event::new(start, 0, what),
+        };
+        let open = |start: u64| {
+            let (edge, iteration) = (Edge::Open, start / 10);
+            event(0, start, What::Window { edge, iteration })
+        };
+        let iteration = |n: u64| event(1, n * 10, What::Iteration { n, excluded: false });
+        let mut flight = Flight::default();
+        for (chunk, entry) in [
+            (0, open(50)),
+            (1, iteration(4)),
+            (1, iteration(5)),
+            (1, iteration(6)),
+        ] {
+            flight.see(chunk, &entry);
+        }
+        assert_eq!(flight.order(), [1, 0]);
+        let again = [
+            iteration(4),
+            iteration(5),
+            iteration(6),
+            open(60),
+            iteration(7),
+        ];
+        let kept = again.map(|entry| flight.is_kept(&entry));
+        assert_eq!(kept, [false, true, true, false, true]);
+        let moved: Vec<_> = flight
+            .moved()
+            .map(|(thread, event)| (thread, event.start))
+            .collect();
+        assert_eq!(moved, [(0, 50)]);
     }
 }
