@@ -220,22 +220,26 @@ impl Writer {
             return false;
         };
         let thread = self.thread.get();
-        let (number, begun) = match reuse::take() {
-            Some((number, chunk)) => {
-                let begun = EventWriter::again(chunk, header.id(), number, thread);
-                (number, begun)
-            }
+        let (used_before, number, chunk) = match reuse::take() {
+            Some((number, chunk)) => (true, number, chunk),
             None => {
                 let Some((number, chunk)) = space::take() else {
                     return false;
                 };
-                // By this a reader sees that one is missing.
-                header.add(Counter::Chunks, 1);
-                let begun = EventWriter::begin(chunk, header.id(), number, thread);
-                (number, begun)
+                (false, number, chunk)
             }
         };
+        let begin = match used_before {
+            true => EventWriter::again,
+            false => EventWriter::begin,
+        };
+        let begun = begin(chunk, header.id(), number, thread);
         self.events.with(|events| *events = Some(begun));
+        if !used_before {
+            // By this a reader sees that one is missing: a signal handler that jumps out of here must leave none that
+            // was counted and not begun.
+            header.add(Counter::Chunks, 1);
+        }
         self.chunk.set(number);
         self.generation.set(reuse::generation());
         true

@@ -157,7 +157,7 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
             }
         }
     }
-    if counts(settings) {
+    if counts(settings) && matches!(settings.step, Step::Auto) {
         for draft in DRAFTS {
             if let Ok(function) = PyFunction::parse(draft.function) {
                 add(&function, By::Engine, None, Kept::Drafts);

@@ -21,7 +21,7 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Whoever can connect can read, so the default is for programs on this machine alone. examples/prometheus.yml scrapes \
+Any program that can connect can read, so the default is for programs on this machine alone. examples/prometheus.yml scrapes \
 it, and examples/grafana.json is a dashboard.
 
   tllmprof serve-metrics &
