@@ -32,13 +32,15 @@ EVERYTHING = {
     "TLLMPROF_DRAIN": "1",
     "TLLMPROF_STACKS": "1000",
     "TLLMPROF_CONTROL": f"{RECORDS}/control",
+    "TLLMPROF_FLIGHT": "1",
+    "TLLMPROF_WHEN": "iteration > 3*p50",
     "TLLMPROF_LOG": "debug",
 }
 SETTINGS = [
     Setting("bare", "preloaded, and nothing is asked for", {}),
     Setting("everything", "whatever can be switched on at once without changing results: two windows, steps by `auto`, "
             "the record, kernels, NVTX ranges, CUDA calls as ranges, Python functions, collections, the GIL, sampled "
-            "stacks, torch's profiler, the control socket, log level `debug`", EVERYTHING),
+            "stacks, torch's profiler, the control socket, a trigger, the flight recorder, log level `debug`", EVERYTHING),
     Setting("native", "the same, but steps are calls of a native function, so each look-up of a symbol is thought about",
             {**EVERYTHING, "TLLMPROF_STEP": "sym:^(qsort|cudaGraphLaunch|ZSTD_compress.*)$"}),
     Setting("bad value", "a value that does not parse: one line, and the library stays out of the way",
