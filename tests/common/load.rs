@@ -90,7 +90,11 @@ impl Ran {
 
     /// The windows of the record.
     pub fn windows(&self) -> Vec<(u64, u64)> {
-        windows(self.process.as_ref().expect(&self.output.err()))
+        windows(
+            self.process
+                .as_ref()
+                .unwrap_or_else(|| panic!("{}", self.output.err())),
+        )
     }
 }
 
