@@ -740,9 +740,9 @@ fn waits_for_requests(which: &Python, program: &str) -> u64 {
     let idle = iterations(&process).map(|iteration| iteration["idle_ns"].as_u64().unwrap());
     let idle: Vec<_> = idle.filter(|idle| *idle > 0).collect();
     let said = ran.output.err();
-    // A busy machine makes no other wait as long.
+    // Of 60 ms: a busy machine begins late to look for requests, and makes no other wait as long as what is left.
     let longest = idle.iter().max().copied().unwrap_or(0);
-    assert!(longest >= 50_000_000, "{which:?}: {idle:?}\n{said}");
+    assert!(longest >= 25_000_000, "{which:?}: {idle:?}\n{said}");
     let inside = &process["inside"];
     assert_eq!(inside["idle"]["max_ns"], longest, "{which:?}");
     let rows = process["ledger"]["host"].as_array().unwrap();
