@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use crate::batch::BatchFunction;
 use crate::condition::Condition;
 use crate::control::Control;
-use crate::error::{BadValue, Problem, text};
+use crate::error::{BadValue, Problem, shown, text};
 use crate::function::PyFunction;
 use crate::level::Level;
 use crate::nvtx_name::NvtxName;
@@ -207,7 +207,10 @@ fn knows_batches(condition: Condition, step: &Step) -> Result<Condition, Problem
         Step::Auto | Step::Python { .. } => Ok(condition),
         _ if !condition.names_batch() => Ok(condition),
         other => Err(Problem::new(
-            format!("a step by {other} begins before its batch is known"),
+            format!(
+                "a step by {} begins before its batch is known",
+                shown(OsStr::new(&other.to_string()))
+            ),
             "a step that is a Python function: TLLMPROF_BATCH without TLLMPROF_STEP, or a known engine's",
         )),
     }
