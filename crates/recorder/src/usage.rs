@@ -202,7 +202,7 @@ fn take(used: Usage, delayed: u64) {
 }
 
 /// The calling thread, without a system call where it is known.
-fn this_thread() -> u64 {
+pub fn this_thread() -> u64 {
     let number = thread::current().map_or_else(ids::thread, Record::number);
     u64::from(number.cast_unsigned())
 }

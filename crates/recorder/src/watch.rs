@@ -4,12 +4,11 @@
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tllmprof_config::Settings;
-use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::thread::{self, Record};
 use tllmprof_steps::trigger::Spent;
 
 use super::clock;
+use super::usage::this_thread;
 
 lifecycle::global! {
     stage: Sinks;
@@ -108,12 +107,6 @@ pub fn take() -> Spent {
         wait: ns(Cause::Wait),
         idle: ns(Cause::Idle),
     }
-}
-
-/// The calling thread, without a system call where it is known.
-fn this_thread() -> u64 {
-    let number = thread::current().map_or_else(ids::thread, Record::number);
-    u64::from(number.cast_unsigned())
 }
 
 #[cfg(test)]

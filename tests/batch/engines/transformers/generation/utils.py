@@ -1,4 +1,4 @@
-"""As much of transformers' generate as drafts are told by: both models' passes prepare their inputs by one function."""
+"""The part of transformers' generate that shows drafts: one function prepares the inputs of both models' passes."""
 
 
 class GenerationMixin:
