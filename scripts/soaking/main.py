@@ -57,7 +57,7 @@ class Watched:
         self.said = os.path.join(folder, f"{load.name}.log")
         self.begin = time.monotonic()
         self.points = {kind: [] for kind in watch.KINDS}
-        self.most_disk = self.disk = 0
+        self.most_disk = 0
         self.records = 0
         with open(self.said, "wb") as said:
             self.process = subprocess.Popen(load.command(), env=load.environment(given.lib, folder, given.standin), cwd=folder,
@@ -68,9 +68,6 @@ class Watched:
             return
         self.look_at_disk()
         reading = watch.read(self.process.pid)
-        if reading is not None:
-            # The record is mapped, so its pages are the process's: its size is watched by itself.
-            reading[watch.RESIDENT] -= 0 if self.load.has_children else self.disk >> 10
         if reading is not None and time.monotonic() - self.begin <= self.load.seconds:
             for kind, value in reading.items():
                 self.points[kind].append((time.monotonic() - self.begin, value))
@@ -81,8 +78,7 @@ class Watched:
             if not entry.name.startswith(f"{self.load.name}-") or not entry.name.endswith(".tllmprof"):
                 continue
             pid = re.search(r"-(\d+)(-\d+)?\.tllmprof$", entry.name)
-            self.disk = watch.disk(entry.path)
-            self.most_disk = max(self.most_disk, self.disk)
+            self.most_disk = max(self.most_disk, watch.disk(entry.path))
             if self.load.has_children and not os.path.exists(f"/proc/{pid[1]}"):
                 os.unlink(entry.path)
                 self.records += 1

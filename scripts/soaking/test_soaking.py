@@ -2,6 +2,7 @@
 -t scripts"""
 import contextlib
 import io
+import mmap
 import os
 import random
 import subprocess
@@ -90,6 +91,19 @@ class Programs(unittest.TestCase):
         self.assertGreaterEqual(reading[watch.DESCRIPTORS], 3)
         self.assertGreaterEqual(reading[watch.THREADS], 1)
         self.assertGreater(reading[watch.MAPPINGS], 10)
+
+    def test_a_mapped_record_is_not_counted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            readings = []
+            for name in ("a.tllmprof", "a file"):
+                before = watch.read(os.getpid())[watch.RESIDENT]
+                with open(os.path.join(folder, name), "w+b") as file:
+                    file.truncate(16 << 20)
+                    with mmap.mmap(file.fileno(), 0) as mapped:
+                        mapped[:] = bytes(len(mapped))
+                        readings.append(watch.read(os.getpid())[watch.RESIDENT] - before)
+        self.assertLess(readings[0], 4096)
+        self.assertGreater(readings[1], 12288)
 
     def test_one_that_is_gone_is_none(self):
         child = subprocess.Popen(["true"])

@@ -20,24 +20,37 @@ MAPPINGS = Kind("mappings", "", 8)
 KINDS = (MEMORY, RESIDENT, DESCRIPTORS, THREADS, MAPPINGS)
 
 
-def fields(path):
-    with open(path) as file:
-        return {line.split(":")[0]: line.split()[1] for line in file if line.count(":") == 1 and len(line.split()) > 1}
+def mappings(pid):
+    """The mappings of a process: each with the path behind it and what /proc/PID/smaps counts of it, in KiB."""
+    found = []
+    with open(f"/proc/{pid}/smaps", errors="replace") as smaps:
+        for line in smaps:
+            first, *rest = line.split(maxsplit=5)
+            if not first.endswith(":"):
+                found.append((rest[4].rstrip("\n") if len(rest) > 4 else "", {}))
+            elif rest[1:] == ["kB"]:
+                found[-1][1][first[:-1]] = int(rest[0])
+    return found
+
+
+def is_record(path):
+    """A record is mapped, so its pages are the process's: its size is watched by itself."""
+    return path.removesuffix(" (deleted)").endswith(".tllmprof")
 
 
 def read(pid):
     """A reading of each kind; None where the process is gone."""
     try:
-        rollup = fields(f"/proc/{pid}/smaps_rollup")
-        with open(f"/proc/{pid}/maps", "rb") as maps:
-            mappings = maps.read().count(b"\n")
+        mapped = mappings(pid)
+        # Not shares of what several processes have: those change when another process starts or ends.
+        counts = [count for path, count in mapped if not is_record(path)]
         return {
-            MEMORY: int(rollup["Pss_Anon"]),
-            RESIDENT: int(rollup["Pss"]),
+            MEMORY: sum(count["Anonymous"] for count in counts),
+            RESIDENT: sum(count["Rss"] for count in counts),
             DESCRIPTORS: len(os.listdir(f"/proc/{pid}/fd")),
             THREADS: len(os.listdir(f"/proc/{pid}/task")),
-            MAPPINGS: mappings,
-        }
+            MAPPINGS: len(mapped),
+        } if mapped else None
     except (OSError, KeyError):
         return None
 
