@@ -107,14 +107,17 @@ fn a_rank_that_dies_in_the_midst_leaves_the_others_whole() {
     let place = Place::new();
     let mut ranks = ranks(&place);
     wait_until("the sockets", || place.sockets().len() == 4);
-    let capture = place
-        .command("capture --all --steps 400")
+    // So many that the window is seen open on a machine that does much else.
+    let mut capture = place
+        .command("capture --all --steps 2000")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
     let mut peer = ranks[3].connect();
-    wait_until("the window", || peer.status().phase == Phase::Open);
+    wait_until("the window, or the end of the capture", || {
+        peer.status().phase == Phase::Open || capture.try_wait().unwrap().is_some()
+    });
     ranks[3].kill();
     let output = capture.wait_with_output().unwrap();
     let err = String::from_utf8_lossy(&output.stderr);
@@ -126,7 +129,7 @@ fn a_rank_that_dies_in_the_midst_leaves_the_others_whole() {
     assert!(err.contains(&line), "{err}");
     let windows: Vec<_> = ranks[..3].iter().map(Running::windows).collect();
     assert_eq!(windows[0].len(), 1);
-    assert_eq!(windows[0][0].1 - windows[0][0].0, 399);
+    assert_eq!(windows[0][0].1 - windows[0][0].0, 1999);
     assert!(windows.iter().all(|of| *of == windows[0]), "{windows:?}");
     assert_eq!(place.ps().len(), 3);
     assert_eq!(place.sockets().len(), 3, "the dead one's is swept");
