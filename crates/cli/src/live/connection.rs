@@ -13,6 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 pub struct Connection {
     reader: BufReader<UnixStream>,
+    /// The beginning of a line whose rest had not come in time.
+    begun: Vec<u8>,
 }
 
 /// Whoever may listen there.
@@ -37,8 +39,14 @@ impl Connection {
         }
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let reader = BufReader::new(stream);
-        Ok(Reached::Listens(Self { reader }))
+        Ok(Reached::Listens(Self::over(stream)))
+    }
+
+    fn over(stream: UnixStream) -> Self {
+        Self {
+            reader: BufReader::new(stream),
+            begun: Vec::new(),
+        }
     }
 
     /// Another handle, to write by.
@@ -62,13 +70,12 @@ impl Connection {
     /// # Errors
     /// Where none comes in time, the other side is gone, or it says something else.
     pub fn next(&mut self) -> io::Result<Event> {
-        let mut line = Vec::new();
         let longest = 4 * LONGEST as u64;
         let read = self
             .reader
             .by_ref()
             .take(longest)
-            .read_until(b'\n', &mut line);
+            .read_until(b'\n', &mut self.begun);
         match read {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -77,6 +84,7 @@ impl Connection {
             Err(error) => return Err(error),
             Ok(_) => {}
         }
+        let line = std::mem::take(&mut self.begun);
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
         Event::from_line(line).map_err(io::Error::other)
     }
@@ -138,4 +146,28 @@ fn is_nobody(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_whose_end_comes_late_is_read_whole() {
+        let (mut process, stream) = UnixStream::pair().unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(10)))
+            .unwrap();
+        let mut connection = Connection::over(stream);
+        let line = Event::Status(Box::default()).to_line();
+        let (begin, end) = line.split_at(line.len() / 2);
+        process.write_all(begin.as_bytes()).unwrap();
+        let late = connection.next().unwrap_err();
+        assert_eq!(late.kind(), io::ErrorKind::TimedOut);
+        process.write_all(end.as_bytes()).unwrap();
+        assert!(matches!(connection.next(), Ok(Event::Status(_))));
+        drop(process);
+        let gone = connection.next().unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::UnexpectedEof);
+    }
 }
