@@ -54,7 +54,15 @@ mod tests {
         for ours in [name(7).as_str(), &shared] {
             assert!(is_name(OsStr::new(ours)), "{ours}");
         }
-        for other in ["", ".sock", "x.sock", "7", "7.sock.new", "a-.sock"] {
+        for other in [
+            "",
+            ".sock",
+            "x.sock",
+            "7",
+            "7.bind",
+            "7.sock.new",
+            "a-.sock",
+        ] {
             assert!(!is_name(OsStr::new(other)), "{other}");
         }
     }

@@ -124,8 +124,11 @@ impl Socket {
     /// # Errors
     /// What the system says, as where it is not to be asked for sockets at all.
     pub fn listen(path: &Path) -> io::Result<Self> {
-        let bytes = path.as_os_str().as_bytes();
-        let text = CString::new(bytes)?;
+        let text = CString::new(path.as_os_str().as_bytes())?;
+        // Until it listens it is not there: a client that is refused takes the file for a dead process's, and removes it.
+        let before = path.with_extension("bind");
+        let begun = CString::new(before.as_os_str().as_bytes())?;
+        let bytes = begun.as_bytes();
         if bytes.len() > LONGEST {
             return Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
@@ -140,18 +143,22 @@ impl Socket {
             *to = from.cast_signed() as libc::c_char;
         }
         let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-        // SAFETY: a terminated string, and an address with the length of its type.
+        // SAFETY: terminated strings, and an address with the length of its type.
         let failed = unsafe {
             // The file that binding makes has the socket's mode.
             libc::fchmod(socket.0.number, 0o600) != 0
                 || {
-                    libc::unlink(text.as_ptr());
+                    libc::unlink(begun.as_ptr());
                     libc::bind(socket.0.number, (&raw const address).cast(), length) != 0
                 }
                 || libc::listen(socket.0.number, BACKLOG) != 0
+                || libc::rename(begun.as_ptr(), text.as_ptr()) != 0
         };
         if failed {
-            return Err(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            // SAFETY: a terminated string.
+            unsafe { libc::unlink(begun.as_ptr()) };
+            return Err(error);
         }
         let inode = inode_at(&text).unwrap_or(0);
         let bound = Box::leak(Box::new(Bound { path: text, inode }));
@@ -313,6 +320,7 @@ mod tests {
         std::fs::write(&path, "").unwrap();
         let socket = Socket::listen(&path).unwrap();
         assert!(socket.0.number >= LOWEST && socket.is_own());
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         let status = std::fs::symlink_metadata(&path).unwrap();
         assert_eq!(status.permissions().mode() & 0o777, 0o600);
         assert!(socket.accept().is_none());
