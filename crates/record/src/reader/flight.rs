@@ -7,11 +7,53 @@ use super::Entry;
 use crate::event::{Event, What};
 use crate::kinds::Edge;
 
+/// When a chunk was begun, in ticks. A thread writes its own events when they end, so their ends are in order; what others
+/// report of the past, as GPU times are, may be seconds older than what comes before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Begun {
+    /// It has nothing that has a time so far.
+    Unknown,
+    /// The start of the first event that has a time, as long as it has none of its thread's own.
+    About(u64),
+    /// The end of the first event of its thread's own.
+    At(u64),
+}
+
+impl Begun {
+    const fn see(&mut self, event: &Event) {
+        match (*self, own_end(event)) {
+            (Self::Unknown | Self::About(_), Some(end)) => *self = Self::At(end),
+            (Self::Unknown, None) if event.start > 0 => *self = Self::About(event.start),
+            _ => {}
+        }
+    }
+
+    const fn ticks(self) -> u64 {
+        match self {
+            Self::Unknown => 0,
+            Self::About(ticks) | Self::At(ticks) => ticks,
+        }
+    }
+}
+
+/// When an event ended that its thread wrote then.
+const fn own_end(event: &Event) -> Option<u64> {
+    match event.what {
+        What::Iteration { .. }
+        | What::Call { .. }
+        | What::Gc { .. }
+        | What::GilWait
+        | What::GilHold
+        | What::Function { .. } => Some(event.start.saturating_add(event.duration)),
+        _ => None,
+    }
+}
+
 /// What was seen of the chunks.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// When the first event of each that has a time was, and its number.
-    chunks: Vec<(u64, u32)>,
+    /// What is known of when each was begun, and its number.
+    chunks: Vec<(Begun, u32)>,
     /// Where windows opened and closed, in the order of time. Of two edges of one moment the one that closes is the first.
     edges: BTreeMap<Key, Event>,
     windows: Vec<(u64, u64)>,
@@ -20,14 +62,13 @@ pub(crate) struct Flight {
 impl Flight {
     /// Takes note of an entry of a chunk. Those of a chunk come together.
     pub fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
-        let ticks = match entry {
-            Entry::Event { event, .. } => event.start,
-            Entry::String { .. } => 0,
-        };
-        match self.chunks.last_mut().filter(|(_, last)| *last == chunk) {
-            Some((first, _)) if *first == 0 => *first = ticks,
-            Some(_) => {}
-            None => self.chunks.push((ticks, chunk)),
+        if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
+            self.chunks.push((Begun::Unknown, chunk));
+        }
+        if let Entry::Event { event, .. } = entry
+            && let Some((begun, _)) = self.chunks.last_mut()
+        {
+            begun.see(event);
         }
         if let Entry::Event { thread, event } = entry
             && let Some(key) = key(*thread, event)
@@ -46,7 +87,8 @@ impl Flight {
             }
         }
         self.windows.extend(open.map(|open| (open, u64::MAX)));
-        self.chunks.sort_by_key(|(first, number)| (*first, *number));
+        self.chunks
+            .sort_by_key(|(begun, number)| (begun.ticks(), *number));
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
@@ -101,6 +143,30 @@ fn key(thread: u32, event: &Event) -> Option<Key> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chunks_are_in_the_order_in_which_their_threads_own_events_ended() {
+        let mut flight = Flight::default();
+        let mut see = |chunk, start, duration, what| {
+            let event = Event::new(start, duration, what);
+            flight.see(chunk, &Entry::Event { thread: 1, event });
+        };
+        let iteration = |n| What::Iteration { n, excluded: false };
+        let span = What::GpuSpan {
+            device: 0,
+            stream: 0,
+            iteration: 1,
+        };
+        // What the GPU did long ago is read late.
+        see(0, 10, 5, span);
+        see(0, 200, 10, iteration(20));
+        see(1, 100, 10, iteration(10));
+        // A function began before all the rest of it.
+        see(2, 50, 300, What::Function { name: 1 });
+        // Of nothing but such spans.
+        see(3, 150, 5, span);
+        assert_eq!(flight.order(), [1, 3, 0, 2]);
+    }
 
     #[test]
     fn an_edge_that_moves_while_the_record_is_read_is_given_as_it_was() {
