@@ -5,7 +5,7 @@
 
 mod exposition;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
@@ -28,8 +28,16 @@ it, and examples/grafana.json is a dashboard.
   curl http://127.0.0.1:9427/metrics")]
 pub struct Arguments {
     /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9427")]
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9427", value_parser = address)]
     listen: SocketAddr,
+}
+
+/// An address or the name of one, and a port.
+fn address(text: &str) -> Result<SocketAddr, &'static str> {
+    let mut found = text.to_socket_addrs().into_iter().flatten();
+    found
+        .next()
+        .ok_or("wanted: an address of this machine and a port, such as 127.0.0.1:9427")
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
