@@ -24,6 +24,7 @@ pub mod nvtx;
 pub mod python;
 pub mod pythons;
 mod signals;
+pub mod terminal;
 pub mod torch;
 pub use build::{Built, build, build_once};
 pub use fixture::{Fixture, Ran, Switch};

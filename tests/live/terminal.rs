@@ -3,12 +3,12 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::num::NonZero;
-use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use crate::common::terminal;
 use crate::place::wait_until;
 
 const ROWS: u16 = 30;
@@ -25,26 +25,13 @@ pub struct Terminal {
 impl Terminal {
     /// Starts the command, with a terminal of its own.
     pub fn start(command: &mut Command) -> Self {
-        let (mut master, mut slave) = (0, 0);
         let size = libc::winsize {
             ws_row: ROWS,
             ws_col: COLUMNS,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        // SAFETY: writes two descriptors and reads the size; no name or attributes.
-        let opened = unsafe {
-            libc::openpty(
-                &raw mut master,
-                &raw mut slave,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                &raw const size,
-            )
-        };
-        assert_eq!(opened, 0, "a terminal");
-        // SAFETY: both were opened here and are nobody else's.
-        let (master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+        let (master, slave) = terminal::open(Some(&size));
         let end = || slave.try_clone().unwrap();
         command.stdin(end()).stdout(end()).stderr(end());
         let own = || {
@@ -108,15 +95,11 @@ impl Terminal {
 
     /// Whether the terminal is as a shell has it: lines are edited and echoed, the cursor and the main screen are shown.
     pub fn is_as_before(&self) -> bool {
-        // SAFETY: all zeros are a termios.
-        let mut now: libc::termios = unsafe { std::mem::zeroed() };
-        // SAFETY: writes the local.
-        let got = unsafe { libc::tcgetattr(self.slave.as_raw_fd(), &raw mut now) };
-        assert_eq!(got, 0);
-        let wanted = libc::ICANON | libc::ECHO | libc::ISIG;
         let parser = self.screen.lock().unwrap();
         let screen = parser.screen();
-        now.c_lflag & wanted == wanted && !screen.alternate_screen() && !screen.hide_cursor()
+        terminal::is_as_a_shell_has_it(&self.slave)
+            && !screen.alternate_screen()
+            && !screen.hide_cursor()
     }
 }
 

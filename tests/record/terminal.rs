@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -25,20 +25,7 @@ struct Shell {
 
 impl Shell {
     fn new(counts: &Counts) -> Self {
-        let (mut master, mut slave) = (0, 0);
-        // SAFETY: writes two descriptors; no name, attributes or size.
-        let opened = unsafe {
-            libc::openpty(
-                &raw mut master,
-                &raw mut slave,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                std::ptr::null(),
-            )
-        };
-        assert_eq!(opened, 0, "a terminal");
-        // SAFETY: both were opened here and are nobody else's.
-        let (terminal, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+        let (terminal, slave) = common::terminal::open(None);
         // SAFETY: the descriptor is open; reads fail where there is nothing.
         unsafe { libc::fcntl(terminal.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         let mut bash = command("bash");

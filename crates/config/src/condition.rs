@@ -19,6 +19,7 @@ mod tests;
 
 use std::fmt;
 
+use crate::comparison::Comparison;
 use crate::error::{Problem, shown};
 use parser::{Names, Parser};
 
@@ -162,40 +163,6 @@ impl Times {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Relation {
-    Is,
-    IsNot,
-    Less,
-    LessOrEqual,
-    More,
-    MoreOrEqual,
-}
-
-impl Relation {
-    fn holds(self, value: u64, with: u64) -> bool {
-        match self {
-            Self::Is => value == with,
-            Self::IsNot => value != with,
-            Self::Less => value < with,
-            Self::LessOrEqual => value <= with,
-            Self::More => value > with,
-            Self::MoreOrEqual => value >= with,
-        }
-    }
-
-    const fn symbol(self) -> &'static str {
-        match self {
-            Self::Is => "=",
-            Self::IsNot => "!=",
-            Self::Less => "<",
-            Self::LessOrEqual => "<=",
-            Self::More => ">",
-            Self::MoreOrEqual => ">=",
-        }
-    }
-}
-
 /// What something is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum With {
@@ -209,7 +176,7 @@ enum With {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Part {
     name: usize,
-    relation: Relation,
+    comparison: Comparison,
     with: With,
 }
 
@@ -232,14 +199,14 @@ impl Part {
                 )
             }
         };
-        Some(self.relation.holds(value, with))
+        Some(self.comparison.holds(value.cmp(&with)))
     }
 }
 
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(NAMES[self.name])?;
-        f.write_str(self.relation.symbol())?;
+        f.write_str(self.comparison.sign())?;
         match self.with {
             With::Number(place) if self.name == PHASE => f.write_str(PHASES[place as usize]),
             With::Number(number) => write!(f, "{number}"),

@@ -16,6 +16,8 @@
 
 use std::fmt;
 
+use crate::comparison::Comparison;
+
 /// Different names of arguments, and variables of sums within each other, that formulas may have.
 pub const ARGUMENTS: usize = 4;
 pub const VARIABLES: usize = 4;
@@ -58,25 +60,6 @@ pub struct Sum {
     pub lists: Vec<Node>,
     pub test: Option<Node>,
 }
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Comparison {
-    Is,
-    IsNot,
-    Less,
-    LessOrEqual,
-    More,
-    MoreOrEqual,
-}
-
-const COMPARISONS: [(&str, Comparison); 6] = [
-    ("==", Comparison::Is),
-    ("!=", Comparison::IsNot),
-    ("<=", Comparison::LessOrEqual),
-    (">=", Comparison::MoreOrEqual),
-    ("<", Comparison::Less),
-    (">", Comparison::More),
-];
 
 /// Formulas that are read together.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -241,11 +224,10 @@ impl<'a> Parser<'a> {
 
     fn test(&mut self) -> Parsed<Node> {
         let node = self.value()?;
-        for (symbol, comparison) in COMPARISONS {
-            if self.has(symbol) {
-                let other = self.value()?;
-                return Ok(Node::Compares(comparison, Box::new([node, other])));
-            }
+        if let Some((sign, comparison)) = Comparison::at_start(self.rest()) {
+            self.at += sign.len();
+            let other = self.value()?;
+            return Ok(Node::Compares(comparison, Box::new([node, other])));
         }
         if !self.has_word("in") {
             return Ok(node);

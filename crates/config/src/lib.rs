@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod batch;
+pub mod comparison;
 pub mod condition;
 pub mod control;
 pub mod error;
@@ -37,6 +38,7 @@ pub mod warmup;
 mod nearest;
 
 pub use batch::BatchFunction;
+pub use comparison::Comparison;
 pub use condition::Condition;
 pub use control::Control;
 pub use error::{BadValue, Problem};

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 /// Units, and how many nanoseconds one has.
-const UNITS: [(&str, u64); 7] = [
+const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
     ("µs", 1_000),
     ("ms", 1_000_000),
     ("s", 1_000_000_000),
     ("m", 60_000_000_000),
+    ("min", 60_000_000_000),
     ("h", 3_600_000_000_000),
 ];
 
@@ -50,7 +51,7 @@ mod tests {
         assert_eq!(ns("1.5s"), Some(1_500_000_000));
         assert_eq!(ns("0.25us"), Some(250));
         assert_eq!(ns("1h"), Some(3_600_000_000_000));
-        assert_eq!(ns("2m"), Some(120_000_000_000));
+        assert_eq!((ns("2m"), ns("2min")), (Some(120_000_000_000), ns("120s")));
         for bad in [
             "",
             "5",

@@ -4,24 +4,23 @@
 //! functions under one name (legacy and per-thread default stream), and a process may hold two
 //! runtimes. All doors lead to the same thunk for the same real function.
 
+mod role;
+mod wanted;
+
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use tllmprof_calls::{
-    CALLS, Call, Calls, CuptiCall, Direction, Kind, NcclCall, Wait, is_per_thread,
-};
-use tllmprof_platform::lifecycle;
-
-use super::handlers::{Handler, Noting, handlers};
-use super::{fed, stubs, watched};
+use tllmprof_calls::{Call, Calls, is_per_thread};
 use tllmprof_platform::gate;
 use tllmprof_platform::libcuda;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
-use tllmprof_recorder as recorder;
-use tllmprof_session as session;
-use tllmprof_steps::step::counted::Counted;
-use tllmprof_steps::step::threads;
+
+use super::handlers::handlers;
+use super::{fed, stubs};
+pub use role::Role;
+use wanted::Wanted;
 
 /// Bytes of a [`Thunk`]; the pool's stubs count on it.
 pub const THUNK_SIZE: usize = size_of::<Thunk>();
@@ -37,139 +36,6 @@ lifecycle::global! {
     /// Serialises creation; held for a few stores, never across a call out.
     #[fork(hold)]
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
-}
-
-/// What a thunk's function is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// A function of the driver.
-    Driver(Call),
-    /// A function of another library's that stands in for the driver's of the same name, and will call that.
-    Front(Call),
-    /// A function of the runtime, which will call the driver.
-    Runtime(Call),
-    /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
-    ProcAddress,
-    /// A function by which a profiler takes CUPTI, or gives it back.
-    Cupti(CuptiCall),
-    /// A function by which a program makes communicators of NCCL.
-    Nccl(NcclCall),
-}
-
-impl Role {
-    /// What a function is that has the same name and lies in another library than the driver.
-    const fn of_another_library(self) -> Self {
-        match self {
-            Self::Driver(call) => Self::Front(call),
-            role => role,
-        }
-    }
-
-    const fn encode(self) -> u32 {
-        match self {
-            Self::Driver(call) => call as u32,
-            Self::Runtime(call) => 0x100 | call as u32,
-            Self::ProcAddress => 0x200,
-            Self::Cupti(call) => 0x300 | call as u32,
-            Self::Front(call) => 0x400 | call as u32,
-            Self::Nccl(call) => 0x500 | call as u32,
-        }
-    }
-
-    /// The handler that a thunk of this role has now.
-    fn handler(self) -> *mut c_void {
-        match self {
-            Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
-            Self::Runtime(_)
-            | Self::Front(_)
-            | Self::ProcAddress
-            | Self::Cupti(_)
-            | Self::Nccl(_) => handlers().slow as *mut c_void,
-        }
-    }
-
-    /// Where in a thread's cells the fast path counts, in bytes.
-    fn cell(self) -> usize {
-        match self {
-            Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
-                threads::cell_offset(Counted::Call(call))
-            }
-            Self::ProcAddress | Self::Cupti(_) | Self::Nccl(_) => 0,
-        }
-    }
-}
-
-/// What is wanted of the driver's calls in this process.
-#[derive(Clone, Copy)]
-struct Wanted {
-    /// They are given NVTX ranges.
-    ranges: bool,
-    /// They are recorded.
-    recorded: bool,
-    /// Those that wait are timed, outside windows, too.
-    timed: bool,
-    /// Iterations are learnt from them.
-    learnt: bool,
-}
-
-impl Wanted {
-    /// What is wanted now.
-    fn now() -> Self {
-        Self {
-            ranges: watched::are(),
-            recorded: recorder::is_keeping(),
-            timed: recorder::watch::is_watching(),
-            learnt: session::learns(),
-        }
-    }
-
-    /// What may be wanted as long as the process lives.
-    fn ever() -> Self {
-        Self {
-            recorded: recorder::is_wanted(),
-            ..Self::now()
-        }
-    }
-
-    /// Where the stubs of the driver's function for `call` go.
-    fn handler(self, call: Call) -> Handler {
-        if self.ranges {
-            return handlers().slow;
-        }
-        let noting = self.learnt.then(|| noting(call)).flatten();
-        let [plain, recording] = noting.unwrap_or([handlers().count, handlers().record]);
-        if self.is_timed(call) {
-            recording
-        } else {
-            plain
-        }
-    }
-
-    /// Whether it matters how long `call` takes.
-    fn is_timed(self, call: Call) -> bool {
-        self.recorded || self.timed && call.kind().waits()
-    }
-
-    /// Whether `call` is counted and no more.
-    fn is_counted_only(self, call: Call) -> bool {
-        !(self.ranges || self.is_timed(call) || self.learnt && noting(call).is_some())
-    }
-}
-
-/// The handlers that note `call` as well as counting it, if what is learnt depends on it.
-fn noting(call: Call) -> Option<Noting> {
-    Some(match call.kind() {
-        Kind::KernelLaunch { handle: 0 } => handlers().first_argument,
-        Kind::KernelLaunch { .. } => handlers().second_argument,
-        Kind::GraphLaunch => handlers().graph,
-        Kind::AsyncCopy(Direction::ToHost) => handlers().copy_to_host,
-        Kind::AsyncCopy(Direction::ToDevice) => handlers().copy_to_device,
-        Kind::Wait(Wait::Stream) => handlers().stream_wait,
-        Kind::Wait(Wait::Event) => handlers().event_wait,
-        Kind::Wait(Wait::Context) => handlers().context_wait,
-        Kind::Wait(Wait::CopyToHost) => handlers().blocking_copy,
-        _ => return None,
-    })
 }
 
 /// One entry of the pool.
@@ -273,17 +139,7 @@ impl Thunk {
 
     /// What the function is.
     pub fn role(&self) -> Role {
-        let code = self.role.load(Ordering::Relaxed);
-        let [number, library, ..] = code.to_le_bytes();
-        let call = CALLS[usize::from(number)].call;
-        match library {
-            0 => Role::Driver(call),
-            1 => Role::Runtime(call),
-            3 => CuptiCall::of(number).map_or(Role::ProcAddress, Role::Cupti),
-            4 => Role::Front(call),
-            5 => NcclCall::of(number).map_or(Role::ProcAddress, Role::Nccl),
-            _ => Role::ProcAddress,
-        }
+        Role::decode(self.role.load(Ordering::Relaxed))
     }
 
     /// Whether stream 0 is the calling thread's own to the function.
@@ -345,114 +201,8 @@ impl Thunk {
 mod tests {
     use core::ptr::without_provenance_mut;
 
-    use tllmprof_calls::{CUPTI_CALLS, NCCL_CALLS};
-
     use super::*;
     use crate::made::alone;
-
-    const NONE: Wanted = Wanted {
-        ranges: false,
-        recorded: false,
-        timed: false,
-        learnt: false,
-    };
-
-    /// The roles that functions of the table have.
-    fn roles() -> impl Iterator<Item = Role> {
-        let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
-        let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
-        let of_cupti = CUPTI_CALLS.iter().map(|(call, _)| Role::Cupti(*call));
-        let of_nccl = NCCL_CALLS.iter().map(|(call, _)| Role::Nccl(*call));
-        let others = [Role::ProcAddress]
-            .into_iter()
-            .chain(of_cupti)
-            .chain(of_nccl);
-        of_calls.chain(others)
-    }
-
-    #[test]
-    fn a_thunk_says_what_it_was_made_as() {
-        let mut codes = Vec::new();
-        for role in roles() {
-            let real = without_provenance_mut(0x1000);
-            let thunk = Thunk::made(real, role);
-            assert_eq!((thunk.real(), thunk.role()), (real, role));
-            assert!(!codes.contains(&role.encode()), "{role:?}");
-            codes.push(role.encode());
-        }
-    }
-
-    #[test]
-    fn a_handler_does_what_is_wanted_and_no_more() {
-        for row in CALLS {
-            let of = |wanted: Wanted| wanted.handler(row.call) as usize;
-            let both = |wanted: Wanted| {
-                let recorded = true;
-                [of(wanted), of(Wanted { recorded, ..wanted })]
-            };
-            let learnt = Wanted {
-                learnt: true,
-                ..NONE
-            };
-            let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
-            assert_eq!(both(NONE), plain, "{}", row.call);
-            // What is learnt from is what counts, but for copies within devices.
-            let is_noted = row.kind.counts() && row.kind != Kind::AsyncCopy(Direction::Other);
-            assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);
-            let noted = noting(row.call).map(|both| both.map(|handler| handler as usize));
-            assert_eq!(both(learnt), noted.unwrap_or(plain), "{}", row.call);
-            let ranges = Wanted {
-                ranges: true,
-                ..learnt
-            };
-            assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
-
-            // Where times are watched those that wait alone are looked at.
-            let timed = Wanted {
-                timed: true,
-                ..NONE
-            };
-            let waits = usize::from(row.kind.waits());
-            assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
-            assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
-
-            let counts = |wanted: Wanted| wanted.is_counted_only(row.call);
-            assert!(counts(NONE), "{}", row.call);
-            assert_eq!(counts(learnt), !is_noted, "{}", row.call);
-            assert!(
-                !counts(Wanted {
-                    recorded: true,
-                    ..NONE
-                }) && !counts(ranges),
-                "{}",
-                row.call
-            );
-        }
-    }
-
-    #[test]
-    fn kinds_that_differ_have_handlers_of_their_own() {
-        let mut known: Vec<(Kind, [usize; 2])> = Vec::new();
-        for row in CALLS {
-            let Some(both) = noting(row.call) else {
-                continue;
-            };
-            let both = both.map(|handler| handler as usize);
-            assert_ne!(both[0], both[1], "{}: one records", row.call);
-            match known.iter().find(|(kind, _)| *kind == row.kind) {
-                Some((_, same)) => assert_eq!(both, *same, "{}", row.call),
-                None => {
-                    assert!(
-                        known.iter().all(|(_, other)| *other != both),
-                        "{}",
-                        row.call
-                    );
-                    known.push((row.kind, both));
-                }
-            }
-        }
-        assert!(known.len() >= 8, "{known:?}");
-    }
 
     #[test]
     fn one_function_has_one_thunk_in_each_role() {

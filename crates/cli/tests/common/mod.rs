@@ -2,9 +2,8 @@
 
 #![allow(dead_code)] // each test file uses its part
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
-use std::os::fd::FromRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -15,6 +14,8 @@ use tempfile::TempDir;
 
 #[path = "../../../../tests/common/signals.rs"]
 mod signals;
+#[path = "../../../../tests/common/terminal.rs"]
+mod terminal;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -155,21 +156,7 @@ pub fn plain(program: &Path) -> Command {
 
 /// What a command writes to a terminal that is its standard output, and how it ends.
 pub fn on_terminal(command: &mut Command) -> Ended {
-    let (mut master, mut slave) = (0, 0);
-    let null = std::ptr::null_mut();
-    // SAFETY: writes two descriptors; no name, attributes or size.
-    let opened = unsafe {
-        libc::openpty(
-            &raw mut master,
-            &raw mut slave,
-            null,
-            std::ptr::null(),
-            std::ptr::null(),
-        )
-    };
-    assert_eq!(opened, 0, "a terminal");
-    // SAFETY: both were opened here and are nobody else's.
-    let (mut terminal, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+    let (mut terminal, slave) = terminal::open(None);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(slave)

@@ -2,23 +2,13 @@
 
 use std::fmt;
 
-use super::{FIRST_TIME, NAMES, Node, PARTS, PHASE, PHASES, Part, Relation, With};
+use super::{FIRST_TIME, NAMES, Node, PARTS, PHASE, PHASES, Part, With};
+use crate::comparison::Comparison;
 use crate::error::{Problem, quoted};
 use crate::time;
 
 /// Brackets and `not` within each other.
 const DEPTH: usize = 32;
-
-/// The longer ones first.
-const RELATIONS: [(&str, Relation); 7] = [
-    ("==", Relation::Is),
-    ("!=", Relation::IsNot),
-    ("<=", Relation::LessOrEqual),
-    (">=", Relation::MoreOrEqual),
-    ("=", Relation::Is),
-    ("<", Relation::Less),
-    (">", Relation::More),
-];
 
 /// Which names a condition may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -163,19 +153,18 @@ impl<'a> Parser<'a> {
             });
         };
         self.at += word.len();
-        let Some((symbol, relation)) = RELATIONS
-            .into_iter()
-            .find(|(symbol, _)| self.rest().starts_with(symbol))
-        else {
+        let rest = self.rest();
+        let is = || rest.starts_with('=').then_some(("=", Comparison::Is));
+        let Some((sign, comparison)) = Comparison::at_start(rest).or_else(is) else {
             return Err(self.problem(format_args!("{word} is not compared")));
         };
-        if name == PHASE && !matches!(relation, Relation::Is | Relation::IsNot) {
+        if name == PHASE && !matches!(comparison, Comparison::Is | Comparison::IsNot) {
             return Err(self.problem("a phase has no order, = and != compare it"));
         }
-        if name >= FIRST_TIME && matches!(relation, Relation::Is | Relation::IsNot) {
+        if name >= FIRST_TIME && matches!(comparison, Comparison::Is | Comparison::IsNot) {
             return Err(self.problem("no time is exactly another, < <= > >= compare it"));
         }
-        self.at += symbol.len();
+        self.at += sign.len();
         let (word, with) = if name >= FIRST_TIME {
             self.time()?
         } else {
@@ -187,7 +176,7 @@ impl<'a> Parser<'a> {
         self.at += word.len();
         self.parts.push(Part {
             name,
-            relation,
+            comparison,
             with,
         });
         Ok(Node::Part(self.parts.len() - 1))

@@ -1,8 +1,7 @@
 //! The value of a formula.
 
-use core::cmp::Ordering;
-
-use tllmprof_config::formula::{ARGUMENTS, Comparison, Node, Sum, VARIABLES};
+use tllmprof_config::Comparison;
+use tllmprof_config::formula::{ARGUMENTS, Node, Sum, VARIABLES};
 
 use super::Way;
 use super::plain::{self, Elements, MOST, Refused};
@@ -123,7 +122,7 @@ impl<'a, 'py> Reading<'a, 'py> {
             let (one, other) = self.both(sides)?;
             one.cmp(&other)
         };
-        Ok(holds(comparison, order))
+        Ok(comparison.holds(order))
     }
 
     #[inline(never)]
@@ -210,21 +209,10 @@ impl<'a, 'py> Quick<'a, 'py> {
                 return Ok(to);
             }
             let value = plain::number(&self.list.at(index)?)?;
-            if holds(self.comparison, value.cmp(&self.number)) {
+            if self.comparison.holds(value.cmp(&self.number)) {
                 return Ok(index);
             }
             index += 1;
         }
-    }
-}
-
-const fn holds(comparison: Comparison, order: Ordering) -> bool {
-    match comparison {
-        Comparison::Is => order.is_eq(),
-        Comparison::IsNot => order.is_ne(),
-        Comparison::Less => order.is_lt(),
-        Comparison::LessOrEqual => order.is_le(),
-        Comparison::More => order.is_gt(),
-        Comparison::MoreOrEqual => order.is_ge(),
     }
 }

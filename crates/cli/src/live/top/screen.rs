@@ -17,6 +17,10 @@ use crossterm::{execute, queue};
 use super::view::View;
 use crate::manners::spelled;
 
+#[cfg(test)]
+#[path = "../../../../../tests/common/terminal.rs"]
+mod terminal;
+
 /// The terminal while it is this command's. It is given back at its end, and before a panic is reported.
 pub struct Screen {
     /// What was written last, for a screen of that size.
@@ -125,9 +129,7 @@ fn restore() {
 #[cfg(test)]
 mod tests {
     use std::env;
-    use std::fs::File;
     use std::io::Read;
-    use std::os::fd::{AsRawFd, FromRawFd};
     use std::process::Command;
 
     use super::*;
@@ -142,20 +144,7 @@ mod tests {
             let _screen = Screen::enter().unwrap();
             panic!("as planned");
         }
-        let (mut master, mut slave) = (0, 0);
-        // SAFETY: writes two descriptors; no name, attributes or size.
-        let opened = unsafe {
-            libc::openpty(
-                &raw mut master,
-                &raw mut slave,
-                std::ptr::null_mut(),
-                std::ptr::null(),
-                std::ptr::null(),
-            )
-        };
-        assert_eq!(opened, 0, "a terminal");
-        // SAFETY: both were opened here and are nobody else's.
-        let (mut master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
+        let (mut master, slave) = terminal::open(None);
         let end = || slave.try_clone().unwrap();
         let status = Command::new(env::current_exe().unwrap())
             .args(["--exact", NAME, "--nocapture"])
@@ -167,13 +156,7 @@ mod tests {
             .status()
             .unwrap();
         assert!(!status.success());
-        // SAFETY: all zeros are a termios.
-        let mut now: libc::termios = unsafe { std::mem::zeroed() };
-        // SAFETY: writes the local.
-        let got = unsafe { libc::tcgetattr(slave.as_raw_fd(), &raw mut now) };
-        assert_eq!(got, 0);
-        assert_ne!(now.c_lflag & libc::ICANON, 0);
-        assert_ne!(now.c_lflag & libc::ECHO, 0);
+        assert!(terminal::is_as_a_shell_has_it(&slave));
         drop(slave);
         let mut written = Vec::new();
         // A terminal ends by an error.

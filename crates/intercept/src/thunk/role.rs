@@ -1,0 +1,119 @@
+//! What the function of a thunk is.
+
+use core::ffi::c_void;
+
+use tllmprof_calls::{CALLS, Call, CuptiCall, NcclCall};
+use tllmprof_steps::step::counted::Counted;
+use tllmprof_steps::step::threads;
+
+use super::wanted::Wanted;
+use crate::handlers::handlers;
+
+/// What a thunk's function is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A function of the driver.
+    Driver(Call),
+    /// A function of another library's that stands in for the driver's of the same name, and will call that.
+    Front(Call),
+    /// A function of the runtime, which will call the driver.
+    Runtime(Call),
+    /// `cuGetProcAddress` in either of its ABIs: the result is what matters.
+    ProcAddress,
+    /// A function by which a profiler takes CUPTI, or gives it back.
+    Cupti(CuptiCall),
+    /// A function by which a program makes communicators of NCCL.
+    Nccl(NcclCall),
+}
+
+impl Role {
+    /// What a function is that has the same name and lies in another library than the driver.
+    pub(super) const fn of_another_library(self) -> Self {
+        match self {
+            Self::Driver(call) => Self::Front(call),
+            role => role,
+        }
+    }
+
+    pub(super) const fn encode(self) -> u32 {
+        match self {
+            Self::Driver(call) => call as u32,
+            Self::Runtime(call) => 0x100 | call as u32,
+            Self::ProcAddress => 0x200,
+            Self::Cupti(call) => 0x300 | call as u32,
+            Self::Front(call) => 0x400 | call as u32,
+            Self::Nccl(call) => 0x500 | call as u32,
+        }
+    }
+
+    /// What [`Role::encode`] made of it.
+    pub(super) fn decode(code: u32) -> Self {
+        let [number, library, ..] = code.to_le_bytes();
+        let call = CALLS[usize::from(number)].call;
+        match library {
+            0 => Self::Driver(call),
+            1 => Self::Runtime(call),
+            3 => CuptiCall::of(number).map_or(Self::ProcAddress, Self::Cupti),
+            4 => Self::Front(call),
+            5 => NcclCall::of(number).map_or(Self::ProcAddress, Self::Nccl),
+            _ => Self::ProcAddress,
+        }
+    }
+
+    /// The handler that a thunk of this role has now.
+    pub(super) fn handler(self) -> *mut c_void {
+        match self {
+            Self::Driver(call) => Wanted::now().handler(call) as *mut c_void,
+            Self::Runtime(_)
+            | Self::Front(_)
+            | Self::ProcAddress
+            | Self::Cupti(_)
+            | Self::Nccl(_) => handlers().slow as *mut c_void,
+        }
+    }
+
+    /// Where in a thread's cells the fast path counts, in bytes.
+    pub(super) fn cell(self) -> usize {
+        match self {
+            Self::Driver(call) | Self::Runtime(call) | Self::Front(call) => {
+                threads::cell_offset(Counted::Call(call))
+            }
+            Self::ProcAddress | Self::Cupti(_) | Self::Nccl(_) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::without_provenance_mut;
+
+    use tllmprof_calls::{CUPTI_CALLS, NCCL_CALLS};
+
+    use super::*;
+    use crate::thunk::Thunk;
+
+    /// The roles that functions of the table have.
+    fn roles() -> impl Iterator<Item = Role> {
+        let of_call = |call| [Role::Driver(call), Role::Runtime(call), Role::Front(call)];
+        let of_calls = CALLS.iter().flat_map(move |row| of_call(row.call));
+        let of_cupti = CUPTI_CALLS.iter().map(|(call, _)| Role::Cupti(*call));
+        let of_nccl = NCCL_CALLS.iter().map(|(call, _)| Role::Nccl(*call));
+        let others = [Role::ProcAddress]
+            .into_iter()
+            .chain(of_cupti)
+            .chain(of_nccl);
+        of_calls.chain(others)
+    }
+
+    #[test]
+    fn a_thunk_says_what_it_was_made_as() {
+        let mut codes = Vec::new();
+        for role in roles() {
+            let real = without_provenance_mut(0x1000);
+            let thunk = Thunk::made(real, role);
+            assert_eq!((thunk.real(), thunk.role()), (real, role));
+            assert!(!codes.contains(&role.encode()), "{role:?}");
+            codes.push(role.encode());
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! What is wanted of the driver's calls, and which handlers do that.
+
+use tllmprof_calls::{Call, Direction, Kind, Wait};
+use tllmprof_recorder as recorder;
+use tllmprof_session as session;
+
+use crate::handlers::{Handler, Noting, handlers};
+use crate::watched;
+
+/// What is wanted of the driver's calls in this process.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    /// They are given NVTX ranges.
+    ranges: bool,
+    /// They are recorded.
+    recorded: bool,
+    /// Those that wait are timed, outside windows, too.
+    timed: bool,
+    /// Iterations are learnt from them.
+    learnt: bool,
+}
+
+impl Wanted {
+    /// What is wanted now.
+    pub fn now() -> Self {
+        Self {
+            ranges: watched::are(),
+            recorded: recorder::is_keeping(),
+            timed: recorder::watch::is_watching(),
+            learnt: session::learns(),
+        }
+    }
+
+    /// What may be wanted as long as the process lives.
+    pub fn ever() -> Self {
+        Self {
+            recorded: recorder::is_wanted(),
+            ..Self::now()
+        }
+    }
+
+    /// Where the stubs of the driver's function for `call` go.
+    pub fn handler(self, call: Call) -> Handler {
+        if self.ranges {
+            return handlers().slow;
+        }
+        let noting = self.learnt.then(|| noting(call)).flatten();
+        let [plain, recording] = noting.unwrap_or([handlers().count, handlers().record]);
+        if self.is_timed(call) {
+            recording
+        } else {
+            plain
+        }
+    }
+
+    /// Whether it matters how long `call` takes.
+    fn is_timed(self, call: Call) -> bool {
+        self.recorded || self.timed && call.kind().waits()
+    }
+
+    /// Whether `call` is counted and no more.
+    pub fn is_counted_only(self, call: Call) -> bool {
+        !(self.ranges || self.is_timed(call) || self.learnt && noting(call).is_some())
+    }
+}
+
+/// The handlers that note `call` as well as counting it, if what is learnt depends on it.
+fn noting(call: Call) -> Option<Noting> {
+    Some(match call.kind() {
+        Kind::KernelLaunch { handle: 0 } => handlers().first_argument,
+        Kind::KernelLaunch { .. } => handlers().second_argument,
+        Kind::GraphLaunch => handlers().graph,
+        Kind::AsyncCopy(Direction::ToHost) => handlers().copy_to_host,
+        Kind::AsyncCopy(Direction::ToDevice) => handlers().copy_to_device,
+        Kind::Wait(Wait::Stream) => handlers().stream_wait,
+        Kind::Wait(Wait::Event) => handlers().event_wait,
+        Kind::Wait(Wait::Context) => handlers().context_wait,
+        Kind::Wait(Wait::CopyToHost) => handlers().blocking_copy,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tllmprof_calls::CALLS;
+
+    use super::*;
+
+    const NONE: Wanted = Wanted {
+        ranges: false,
+        recorded: false,
+        timed: false,
+        learnt: false,
+    };
+
+    #[test]
+    fn a_handler_does_what_is_wanted_and_no_more() {
+        for row in CALLS {
+            let of = |wanted: Wanted| wanted.handler(row.call) as usize;
+            let both = |wanted: Wanted| {
+                let recorded = true;
+                [of(wanted), of(Wanted { recorded, ..wanted })]
+            };
+            let learnt = Wanted {
+                learnt: true,
+                ..NONE
+            };
+            let plain = [handlers().count, handlers().record].map(|handler| handler as usize);
+            assert_eq!(both(NONE), plain, "{}", row.call);
+            // What is learnt from is what counts, but for copies within devices.
+            let is_noted = row.kind.counts() && row.kind != Kind::AsyncCopy(Direction::Other);
+            assert_eq!(noting(row.call).is_some(), is_noted, "{}", row.call);
+            let noted = noting(row.call).map(|both| both.map(|handler| handler as usize));
+            assert_eq!(both(learnt), noted.unwrap_or(plain), "{}", row.call);
+            let ranges = Wanted {
+                ranges: true,
+                ..learnt
+            };
+            assert_eq!(both(ranges), [handlers().slow as usize; 2], "{}", row.call);
+
+            // Where times are watched those that wait alone are looked at.
+            let timed = Wanted {
+                timed: true,
+                ..NONE
+            };
+            let waits = usize::from(row.kind.waits());
+            assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
+            assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
+
+            let counts = |wanted: Wanted| wanted.is_counted_only(row.call);
+            assert!(counts(NONE), "{}", row.call);
+            assert_eq!(counts(learnt), !is_noted, "{}", row.call);
+            assert!(
+                !counts(Wanted {
+                    recorded: true,
+                    ..NONE
+                }) && !counts(ranges),
+                "{}",
+                row.call
+            );
+        }
+    }
+
+    #[test]
+    fn kinds_that_differ_have_handlers_of_their_own() {
+        let mut known: Vec<(Kind, [usize; 2])> = Vec::new();
+        for row in CALLS {
+            let Some(both) = noting(row.call) else {
+                continue;
+            };
+            let both = both.map(|handler| handler as usize);
+            assert_ne!(both[0], both[1], "{}: one records", row.call);
+            match known.iter().find(|(kind, _)| *kind == row.kind) {
+                Some((_, same)) => assert_eq!(both, *same, "{}", row.call),
+                None => {
+                    assert!(
+                        known.iter().all(|(_, other)| *other != both),
+                        "{}",
+                        row.call
+                    );
+                    known.push((row.kind, both));
+                }
+            }
+        }
+        assert!(known.len() >= 8, "{known:?}");
+    }
+}
