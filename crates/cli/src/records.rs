@@ -95,7 +95,7 @@ impl Records {
         if let Some(mark) = &self.mark
             && entries.all(|entry| is_mark(entry.file_name()))
         {
-            // It is of no use where there is nothing to be told apart from.
+            // It is of no use where there is nothing to distinguish it from.
             let _ = fs::remove_file(mark);
         }
         // One that holds something stays.

@@ -19,7 +19,7 @@ function caption({ rate, interval_ns, counts, rejected_share }: Stacks): string 
 
 export function stacks({ stacks: of }: Process): HTMLElement | null {
     if (!of) return null;
-    if (!of.told_apart) return card("Sampled stacks", caption(of), el("p", { class: "none" }, `Functions are told apart from ${of.enough} samples on.`));
+    if (!of.told_apart) return card("Sampled stacks", caption(of), el("p", { class: "none" }, `Functions are distinguished from ${of.enough} samples on.`));
     const trees = ([["Python", of.tree], ["native", of.native_tree]] as const).filter(([, tree]) => tree.length > 0);
     const place = el("div");
     const made = card("Sampled stacks", `${caption(of)}; click a function to zoom`, place);

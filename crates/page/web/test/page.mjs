@@ -466,7 +466,7 @@ const pixelOf = (page, chart, x, y) => page.$eval(chart, (chart, [x, y]) => {
     return data[3] > 0 ? [...data.slice(0, 3)] : null;
 }, [x, y]);
 
-// What is in batches: phases have colours that can be told apart from the page, and figures leave idle ones out.
+// What is in batches: phases have colours that differ from the page's, and figures leave idle ones out.
 const PHASE_COLOURS = ["prefill", "decode", "mixed", "idle"].map((phase) => `phase-${phase}`);
 for (const colorScheme of ["light", "dark"]) {
     await open("batches", { colorScheme }, async (page) => {
@@ -682,7 +682,7 @@ for (const colorScheme of ["light", "dark"]) {
 
 // Few samples tell no functions apart.
 await open("few", {}, async (page) => {
-    assert.match(await page.textContent("main"), /Functions are told apart from 200 samples on/);
+    assert.match(await page.textContent("main"), /Functions are distinguished from 200 samples on/);
     assert.equal(await page.locator(".flames").count(), 0);
 });
 

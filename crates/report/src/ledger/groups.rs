@@ -239,7 +239,7 @@ impl Groups {
         let usual = like.iter().copied();
         let usual: Vec<_> = usual.filter(|at| self.groups[*at].slow.is_none()).collect();
         let others = if usual.is_empty() { like } else { usual };
-        // Functions are told apart in both or in none.
+        // Functions are distinguished in both or in none.
         let sides = [&[one][..], &others];
         let is_open = |spent| named.is_open(spent);
         let [own, usual] = match sides.iter().all(|side| sums.seen(side).enough()) {

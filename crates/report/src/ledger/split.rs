@@ -48,7 +48,7 @@ impl SeenIn {
         by.for_each(|((spent, seen), count)| self.add(*spent, *seen, *count));
     }
 
-    /// Whether functions are told apart by them.
+    /// Whether they are enough to distinguish functions.
     pub fn enough(&self) -> bool {
         let mut counts = SampleCounts::default();
         for (seen, count) in &self.total {

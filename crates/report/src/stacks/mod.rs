@@ -156,7 +156,7 @@ impl SampleCounts {
         }
     }
 
-    /// Those that functions are told apart by.
+    /// Those by which functions are distinguished.
     pub fn enough(self) -> bool {
         self.samples.max(self.native) >= ENOUGH
     }
