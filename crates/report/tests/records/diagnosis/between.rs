@@ -3,7 +3,7 @@
 use tllmprof_record::Used;
 use tllmprof_report::Verdict;
 
-use super::made::{LAUNCH, MS, Made, US, WAIT, report, yes};
+use super::made::{COPY, COPY_ASYNC, LAUNCH, MS, Made, US, WAIT, report, yes};
 use super::{finds, says, times};
 
 #[test]
@@ -147,4 +147,53 @@ fn what_takes_long_without_a_processor_is_lost_once() {
         (second.loss.unwrap() - 0.4 * 0.9).abs() < 1e-6,
         "{second:?}"
     );
+}
+
+/// A loop of waits with nothing to wait for: nothing is launched in it.
+fn waits_alone(used: u64) -> Made {
+    Made {
+        calls: vec![(WAIT, 9_950 * US, 10 * MS)],
+        gpu: None,
+        used: vec![(Used::Ran, used, 1)],
+        ..Made::default()
+    }
+}
+
+#[test]
+fn a_loop_that_gives_the_gpu_nothing_to_do() {
+    let evidence = finds(waits_alone(100 * US), &["no-gpu-work"]);
+    let said = "no work is launched; the host is outside CUDA calls 99.5 % of the time: asleep or blocked between \
+                cuStreamSynchronize and cuStreamSynchronize (96.0 %), ";
+    assert!(evidence.starts_with(said), "{evidence}");
+    // On a processor all the time.
+    let evidence = finds(waits_alone(10 * MS), &["no-gpu-work"]);
+    let code = "time: code between cuStreamSynchronize and cuStreamSynchronize (97.0 %), code before cuStreamSynchronize (2.5 %)";
+    assert!(evidence.ends_with(code), "{evidence}");
+    // Whatever gives the GPU work is some.
+    for call in [LAUNCH, COPY, COPY_ASYNC] {
+        let mut some = waits_alone(100 * US);
+        some.calls.insert(0, (call, 0, US));
+        says(some, "no-gpu-work", Verdict::No);
+    }
+    // What is missing may have been a launch.
+    let cut = Made {
+        dropped: 1,
+        ..waits_alone(100 * US)
+    };
+    says(cut, "no-gpu-work", Verdict::Unknown);
+    // It waits in its calls, which are long for a stream without work.
+    let in_calls = Made {
+        calls: vec![(WAIT, 10 * US, 9_900 * US)],
+        ..waits_alone(100 * US)
+    };
+    says(in_calls, "no-gpu-work", Verdict::No);
+}
+
+#[test]
+fn a_loop_that_waits_for_requests_alone_lacks_no_work() {
+    let made = Made {
+        engine: "llama.cpp, linked in",
+        ..waits_alone(100 * US)
+    };
+    finds(made, &["no-requests"]);
 }
