@@ -258,4 +258,5 @@ programs! {
     a_slow_peer: "slow_rank.c 2",
     a_large_batch: "large_batch.py",
     no_requests: "no_requests.py",
+    no_gpu_work: "no_gpu_work.c",
 }

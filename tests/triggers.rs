@@ -69,9 +69,17 @@ fn a_condition_that_is_none_is_refused_with_one_line() {
         ("--when gpu>5ms", "gpu is measured inside windows only"),
         (
             "--at-most 3",
-            "there is no condition that could open a window",
+            "tllmprof: --at-most \"3\": there is no condition that could open a window",
         ),
-        ("--when gc>1ms --per never", "\"never\" is no time"),
+        (
+            "--at-most 3 --per 2h",
+            "--at-most \"3\" --per \"2h\": there is no condition",
+        ),
+        ("--per 2h", "tllmprof: --per \"2h\": there is no condition"),
+        (
+            "--when gc>1ms --per never",
+            "--per \"never\": \"never\" is no time",
+        ),
         (
             "--when gc>1ms --when-steps 0",
             "a window has no fewer than 1",
@@ -90,4 +98,14 @@ fn a_condition_that_is_none_is_refused_with_one_line() {
             "{options}: {err}"
         );
     }
+    // By a variable, what that has.
+    let mut command = command(tllmprof());
+    command
+        .args(["run", "--", "true"])
+        .env("TLLMPROF_WHEN_AT_MOST", "3");
+    let err = run(&mut command, PATIENCE).err();
+    assert!(
+        err.contains("TLLMPROF_WHEN_AT_MOST=\"3\": there is no condition"),
+        "{err}"
+    );
 }

@@ -5,11 +5,15 @@ use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
 use clap::Args;
+use tllmprof_config::error::shown;
 use tllmprof_config::variables::WINDOW_VARIABLES;
 use tllmprof_config::{RUN_VARIABLE, Ranked, Settings};
 
 use crate::failure::usage;
 use crate::manners;
+
+/// Half of what one variable says; `--per` is the other.
+const AT_MOST: &str = "--at-most";
 
 #[derive(Args, Debug, Default)]
 pub struct Options {
@@ -140,7 +144,7 @@ impl Options {
                 on(self.where_split, "1"),
             ),
             ("--when", "TLLMPROF_WHEN", self.when.clone()),
-            ("--at-most", "TLLMPROF_WHEN_AT_MOST", self.at_most()),
+            (AT_MOST, "TLLMPROF_WHEN_AT_MOST", self.at_most()),
             (
                 "--when-steps",
                 "TLLMPROF_WHEN_STEPS",
@@ -207,6 +211,16 @@ impl Options {
         is_asked.then(|| format!("{at_most}/{per}").into())
     }
 
+    /// The options that its variable is made of, as they were typed.
+    fn typed_at_most(&self) -> String {
+        let typed = [(AT_MOST, &self.at_most), ("--per", &self.per)];
+        let typed = typed.into_iter().filter_map(|(option, value)| {
+            let value = shown(value.as_ref()?.as_ref());
+            Some(format!("{option} \"{value}\""))
+        });
+        typed.collect::<Vec<_>>().join(" ")
+    }
+
     /// The library's log level: what `--log` says, else what `--quiet` and `--verbose` do.
     fn log(&self) -> Option<OsString> {
         self.log.clone().or_else(|| manners::log().map(Into::into))
@@ -235,8 +249,10 @@ impl Options {
         }
         let settings = Settings::from_env(|name| lookup(&given, name)).map_err(|bad| {
             // What was typed is named, not the variable that it stands for.
-            match given.iter().find(|given| given.variable == bad.name) {
-                Some(given) => usage(format_args!("{} {}", given.option, bad.of_option())),
+            let given = given.iter().find(|given| given.variable == bad.name);
+            match given.map(|given| given.option) {
+                Some(AT_MOST) => usage(format_args!("{}: {}", self.typed_at_most(), bad.why())),
+                Some(option) => usage(format_args!("{option} {}", bad.of_option())),
                 None => usage(bad),
             }
         })?;

@@ -58,13 +58,12 @@ pub struct BadValue {
 impl BadValue {
     /// The same without the variable's name, to stand behind the option that sets it.
     pub fn of_option(&self) -> String {
-        let Self {
-            value,
-            problem,
-            wanted,
-            ..
-        } = self;
-        format!("\"{value}\": {problem} (wanted: {wanted})")
+        format!("\"{}\": {}", self.value, self.why())
+    }
+
+    /// The problem alone, to stand behind whatever was typed instead.
+    pub fn why(&self) -> String {
+        format!("{} (wanted: {})", self.problem, self.wanted)
     }
 }
 

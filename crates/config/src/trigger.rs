@@ -45,7 +45,8 @@ impl AtMost {
     /// # Errors
     /// No number, or no time.
     pub fn parse(text: &str) -> Result<Self, Problem> {
-        const WANTED: &str = "how many windows, at most 10000, in how long: 10/1h, 3/30m";
+        const WANTED: &str =
+            "how many windows, at most 10000, in how long: 10/1h, or --at-most 10 --per 1h";
         let (windows, per) = text.split_once('/').unwrap_or((text, "1h"));
         let windows = number::parse(windows, WANTED)?;
         if windows > Self::MOST {

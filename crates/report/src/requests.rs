@@ -7,7 +7,7 @@ use tllmprof_calls::{Kind, Wait, kind_of};
 use tllmprof_engines::is_idle_wait;
 use tllmprof_record::{CallKind, Clock, Event, StringId, What};
 
-use crate::facts::Found;
+use crate::facts::{CallRow, Found};
 use crate::spans::Span;
 
 /// Shorter waits are not looked at: in nanoseconds, of functions and of calls.
@@ -100,7 +100,13 @@ impl Candidates {
     }
 
     fn call(&mut self, found: &Found, thread: u32, event: &Event, row: u8, stream: u64) {
-        let does = *self.rows.entry(row).or_insert_with(|| does(found, row));
+        let does = *self
+            .rows
+            .entry(row)
+            .or_insert_with(|| match found.call(row) {
+                Some((kind, name)) => does(kind, name),
+                None => Does::Nothing,
+            });
         if does == Does::Nothing {
             return;
         }
@@ -213,10 +219,7 @@ const fn span(event: &Event) -> Span {
     }
 }
 
-fn does(found: &Found, row: u8) -> Does {
-    let Some((kind, name)) = found.call(row) else {
-        return Does::Nothing;
-    };
+fn does(kind: CallKind, name: &str) -> Does {
     let known = kind_of(name);
     match kind {
         CallKind::Wait => match known.and_then(Kind::waits_for).unwrap_or(Wait::Context) {
@@ -227,6 +230,11 @@ fn does(found: &Found, row: u8) -> Does {
         CallKind::Other if matches!(known, Some(Kind::AsyncCopy(_))) => Does::Work,
         CallKind::Other | CallKind::Capture => Does::Nothing,
     }
+}
+
+/// Whether a call gives the GPU something to do.
+pub fn gives_work(call: &CallRow) -> bool {
+    matches!(does(call.kind, &call.name), Does::Work | Does::Both)
 }
 
 /// Spans of each thread, in order; those that overlap are one.

@@ -8,7 +8,9 @@ use super::Judged;
 use super::evidence::Evidence;
 use crate::facts::CallRow;
 use crate::iteration::{Iteration, Used};
-use crate::ledger::{ASLEEP, Claims, LedgerKind};
+use crate::ledger::{ASLEEP, Claims, LedgerKind, LedgerRow, NAMED};
+use crate::process::Process;
+use crate::requests::gives_work;
 use crate::slow::LARGE as LARGE_BATCH;
 use crate::units::{Bytes, Rate, Share, Time};
 
@@ -47,6 +49,9 @@ const DELAYED_LEAST: f64 = 0.01;
 /// Page faults in an iteration, and what the kernel takes of the time.
 const FAULTS: f64 = 50.0;
 const IN_KERNEL: f64 = 0.05;
+
+/// How much of the time the host is outside CUDA calls where it launches nothing.
+const OUTSIDE: f64 = 0.5;
 
 /// How much of the time is waiting for requests, to be said.
 const REQUESTS: f64 = 0.05;
@@ -332,6 +337,49 @@ pub fn faults(one: &Evidence<'_>) -> Judged {
     match faults >= FAULTS && share >= IN_KERNEL {
         true => Judged::yes(evidence, share),
         false => Judged::No(evidence),
+    }
+}
+
+pub fn no_work_when() -> String {
+    format!(
+        "no call launches or copies anything, and the host spends over {} of the time outside CUDA calls, in code of its own, \
+         asleep or blocked",
+        Share(OUTSIDE)
+    )
+}
+
+/// Where nothing is launched, no time of the GPU says what it waits for.
+pub fn no_work(one: &Evidence<'_>) -> Judged {
+    let Process {
+        kernels, dropped, ..
+    } = one.process;
+    if one.calls(gives_work).count > 0 || !kernels.is_empty() {
+        return Judged::No("the GPU is given work".to_owned());
+    }
+    if *dropped > 0 {
+        return Judged::Unknown("events are missing".to_owned());
+    }
+    let is_outside = |row: &&LedgerRow| {
+        use LedgerKind::{Blocked, Code, Function, Native, Python};
+        matches!(row.kind, Blocked | Code | Function | Native | Python)
+    };
+    let outside = || one.process.ledger.host.iter().filter(is_outside);
+    let share = outside().fold(0.0, |sum, row| sum + row.share);
+    let named = outside().take(NAMED);
+    let named = named.map(|row| format!("{} ({})", row.cause, Share(row.share)));
+    let named = named.collect::<Vec<_>>().join(", ");
+    match share >= OUTSIDE {
+        true => Judged::Yes {
+            evidence: format!(
+                "no work is launched; the host is outside CUDA calls {} of the time: {named}",
+                Share(share)
+            ),
+            loss: None,
+        },
+        false => Judged::No(format!(
+            "no work is launched; the host is outside CUDA calls {} of the time",
+            Share(share)
+        )),
     }
 }
 

@@ -280,6 +280,17 @@ pub const RULES: &[Rule] = &[
         judge: Judge::Each(ledger::batches),
     },
     Rule {
+        name: "no-gpu-work",
+        kind: Kind::Note,
+        evidence: "calls that launch or copy, and the ledger of the host",
+        threshold: ledger::no_work_when,
+        advice: "the step may be the wrong one (--step), or another process may launch the work: record that, too; else find \
+                 what the host does or waits for there (--stacks shows the function)",
+        to_know: "record fewer iterations, so that no event is lost",
+        needs: "",
+        judge: Judge::Each(ledger::no_work),
+    },
+    Rule {
         name: "no-requests",
         kind: Kind::Note,
         evidence: "waits for requests of the thread that makes the steps",

@@ -5,8 +5,8 @@ use super::groups::Groups;
 use super::host::Sums;
 use super::keys::Named;
 
-/// How many causes are named.
-const NAMED: usize = 2;
+/// How many causes a finding names.
+pub const NAMED: usize = 2;
 
 /// Times in nanoseconds, of the iterations that the ledger is of, without waiting for requests.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-pub use claims::Claims;
+pub use claims::{Claims, NAMED};
 pub use differences::Difference;
 pub use groups::Groups;
 pub use host::HostLedger;

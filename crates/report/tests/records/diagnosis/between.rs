@@ -1,0 +1,199 @@
+//! Causes between the calls: code, sleeps, what the kernel counts of the thread, and waiting for requests.
+
+use tllmprof_record::Used;
+use tllmprof_report::Verdict;
+
+use super::made::{COPY, COPY_ASYNC, LAUNCH, MS, Made, US, WAIT, report, yes};
+use super::{finds, says, times};
+
+#[test]
+fn code_that_the_gpu_waits_for() {
+    let made = Made {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 4 * MS)],
+        gpu: Some((0, 4 * MS)),
+        ..Made::default()
+    };
+    let report = report(std::slice::from_ref(&made));
+    assert_eq!(yes(&report), ["host-bound", "low-gpu-utilisation"]);
+    let code = "code between cuStreamSynchronize and cuLaunchKernel";
+    let share = 0.6;
+    let [first, second] = &report.findings[..2] else {
+        panic!("{:#?}", report.findings)
+    };
+    assert!(first.evidence.contains(code), "{}", first.evidence);
+    assert!((first.loss.unwrap() - share).abs() < 1e-9, "{first:?}");
+    // The same time is no second loss.
+    assert_eq!(
+        (&*second.advice, second.loss),
+        ("fix host-bound first", None)
+    );
+    // Where the wait goes on, the host is not to blame.
+    let waits = Made {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9500 * US)],
+        ..made.clone()
+    };
+    says(waits, "host-bound", Verdict::No);
+    let unknown = Made { gpu: None, ..made };
+    says(unknown, "host-bound", Verdict::Unknown);
+}
+
+/// A kernel of 4 ms in 10, a wait for it, and what the thread uses of the machine.
+fn waits_for_the_host(used: &[(Used, u64, u32)]) -> Made {
+    Made {
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 4 * MS)],
+        gpu: Some((0, 4 * MS)),
+        used: used.to_vec(),
+        ..Made::default()
+    }
+}
+
+#[test]
+fn a_host_that_sleeps() {
+    // It sleeps while it waits for the GPU, too.
+    let made = waits_for_the_host(&[(Used::Ran, MS, 9)]);
+    let report = report(std::slice::from_ref(&made));
+    assert_eq!(yes(&report), ["host-blocked", "low-gpu-utilisation"]);
+    let first = &report.findings[0];
+    let said = "asleep or blocked: between cuStreamSynchronize and cuLaunchKernel (48.8 %)";
+    assert!(first.evidence.contains(said), "{}", first.evidence);
+    assert!((first.loss.unwrap() - 0.5).abs() < 0.01, "{first:?}");
+    // Where it may have been on a processor meanwhile, nothing is certain.
+    let runs = [(Used::Ran, 6 * MS, 9)];
+    says(waits_for_the_host(&runs), "host-blocked", Verdict::No);
+    // It was on one in its waits.
+    let spins = [runs[0], (Used::Waits, 4 * MS, 4000)];
+    says(waits_for_the_host(&spins), "host-blocked", Verdict::Yes);
+}
+
+#[test]
+fn an_engine_that_sleeps_between_steps_waits_for_requests() {
+    let made = |engine, ran| Made {
+        engine,
+        ..waits_for_the_host(&[(Used::Ran, ran, 9)])
+    };
+    let evidence = finds(made("llama.cpp, linked in", 300 * US), &["no-requests"]);
+    assert_eq!(
+        evidence,
+        "it waits for requests 58.5 % of the time, 6.00 ms at the longest; other findings are about the rest"
+    );
+    // It ran for too long to have slept all that time.
+    let busy = made("llama.cpp, linked in", MS);
+    says(busy, "no-requests", Verdict::No);
+    says(made("vLLM V1", 300 * US), "no-requests", Verdict::No);
+    says(made("", 300 * US), "host-blocked", Verdict::Yes);
+}
+
+#[test]
+fn a_thread_without_a_processor() {
+    let used = [(Used::Ran, 8 * MS, 0), (Used::Delayed, 2 * MS, 3)];
+    let evidence = finds(
+        Made {
+            used: used.to_vec(),
+            calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 5 * MS, 9500 * US)],
+            ..Made::default()
+        },
+        &["preempted"],
+    );
+    assert_eq!(
+        evidence,
+        "another thread was given the processor 3.00 times a step: 11.0 % of the time"
+    );
+    // While it waits, nothing is lost.
+    let waits = Made {
+        used: used.to_vec(),
+        ..Made::default()
+    };
+    says(waits, "preempted", Verdict::No);
+    let older = Made {
+        used: Vec::new(),
+        ..Made::default()
+    };
+    for rule in ["preempted", "host-blocked", "page-faults"] {
+        says(older.clone(), rule, Verdict::Unknown);
+    }
+}
+
+#[test]
+fn page_faults_are_no_second_loss() {
+    let used = [
+        (Used::Ran, 10 * MS, 0),
+        (Used::Kernel, 5 * MS, 400),
+        (Used::Disk, 0, 7),
+    ];
+    let report = report(&[waits_for_the_host(&used)]);
+    assert_eq!(yes(&report), ["page-faults", "low-gpu-utilisation"]);
+    assert_eq!(
+        report.findings[0].evidence,
+        "407 page faults a step, 7.00 of which read a disk; the kernel works 50.0 % of the time for that thread"
+    );
+    let few = [(Used::Ran, 10 * MS, 0), (Used::Kernel, 5 * MS, 4)];
+    says(waits_for_the_host(&few), "page-faults", Verdict::No);
+}
+
+#[test]
+fn what_takes_long_without_a_processor_is_lost_once() {
+    let made = Made {
+        calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
+        used: vec![(Used::Ran, 4 * MS, 0), (Used::Delayed, 6 * MS, 3)],
+        ..Made::default()
+    };
+    let report = report(&[made]);
+    assert_eq!(yes(&report), ["preempted", "launch-bound"]);
+    let [first, second] = &report.findings[..2] else {
+        panic!("{:#?}", report.findings)
+    };
+    assert!((first.loss.unwrap() - 0.6).abs() < 1e-6, "{first:?}");
+    assert!(
+        (second.loss.unwrap() - 0.4 * 0.9).abs() < 1e-6,
+        "{second:?}"
+    );
+}
+
+/// A loop of waits with nothing to wait for: nothing is launched in it.
+fn waits_alone(used: u64) -> Made {
+    Made {
+        calls: vec![(WAIT, 9_950 * US, 10 * MS)],
+        gpu: None,
+        used: vec![(Used::Ran, used, 1)],
+        ..Made::default()
+    }
+}
+
+#[test]
+fn a_loop_that_gives_the_gpu_nothing_to_do() {
+    let evidence = finds(waits_alone(100 * US), &["no-gpu-work"]);
+    let said = "no work is launched; the host is outside CUDA calls 99.5 % of the time: asleep or blocked between \
+                cuStreamSynchronize and cuStreamSynchronize (96.0 %), ";
+    assert!(evidence.starts_with(said), "{evidence}");
+    // On a processor all the time.
+    let evidence = finds(waits_alone(10 * MS), &["no-gpu-work"]);
+    let code = "time: code between cuStreamSynchronize and cuStreamSynchronize (97.0 %), code before cuStreamSynchronize (2.5 %)";
+    assert!(evidence.ends_with(code), "{evidence}");
+    // Whatever gives the GPU work is some.
+    for call in [LAUNCH, COPY, COPY_ASYNC] {
+        let mut some = waits_alone(100 * US);
+        some.calls.insert(0, (call, 0, US));
+        says(some, "no-gpu-work", Verdict::No);
+    }
+    // What is missing may have been a launch.
+    let cut = Made {
+        dropped: 1,
+        ..waits_alone(100 * US)
+    };
+    says(cut, "no-gpu-work", Verdict::Unknown);
+    // It waits in its calls, which are long for a stream without work.
+    let in_calls = Made {
+        calls: vec![(WAIT, 10 * US, 9_900 * US)],
+        ..waits_alone(100 * US)
+    };
+    says(in_calls, "no-gpu-work", Verdict::No);
+}
+
+#[test]
+fn a_loop_that_waits_for_requests_alone_lacks_no_work() {
+    let made = Made {
+        engine: "llama.cpp, linked in",
+        ..waits_alone(100 * US)
+    };
+    finds(made, &["no-requests"]);
+}

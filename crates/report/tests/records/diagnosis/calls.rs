@@ -1,0 +1,249 @@
+//! Causes in the calls themselves: launches, waits, copies, allocations and captures.
+
+use tllmprof_report::Verdict;
+
+use super::made::{ALLOCATE, COPY, COPY_ASYNC, EVENT_WAIT, LAUNCH, MS, Made, US, WAIT};
+use super::{finds, kernels, says, times};
+
+/// 1000 launches that take 9 ms of the 10.
+fn small_kernels() -> Made {
+    Made {
+        calls: times(1000, 9900, &[(LAUNCH, 0, 9000)]),
+        ..Made::default()
+    }
+}
+
+/// Four times a kernel of 1 ms, a wait for it and 1 ms of thinking.
+fn host_waits(waits: u8) -> Made {
+    let calls = [(LAUNCH, 0, 5 * US), (waits, 10 * US, MS)];
+    Made {
+        calls: times(4, 2 * MS, &calls),
+        ..Made::default()
+    }
+}
+
+#[test]
+fn launches_that_take_the_time() {
+    let evidence = finds(small_kernels(), &["launch-bound"]);
+    assert_eq!(
+        evidence,
+        "1000 launches a step of 9.00 µs each are 90.0 % of the time, waits 0.0 %"
+    );
+    // Each waits for room in a full queue.
+    let full = Made {
+        calls: times(400, 24 * US, &[(LAUNCH, 0, 23 * US)]),
+        ..Made::default()
+    };
+    says(full.clone(), "launch-bound", Verdict::Unknown);
+    // Or the machine is busy: nothing is left to wait for.
+    let mut busy = full;
+    busy.calls.push((WAIT, 9800 * US, 9801 * US));
+    finds(busy, &["launch-bound"]);
+    // The host is ahead.
+    let mut calls = times(1000, US, &[(LAUNCH, 0, 900)]);
+    calls.push((WAIT, 2 * MS, 9 * MS));
+    let ahead = Made {
+        calls,
+        ..Made::default()
+    };
+    says(ahead, "launch-bound", Verdict::No);
+}
+
+#[test]
+fn kernels_show_whether_launches_hold_them_up() {
+    let launches = times(200, 49 * US, &[(LAUNCH, 0, 4 * US)]);
+    let with = |kernels| Made {
+        calls: launches.clone(),
+        kernels,
+        ..Made::default()
+    };
+    let gaps = with(kernels(200, 49 * US, 10 * US));
+    let evidence = finds(gaps, &["launch-bound", "low-gpu-utilisation"]);
+    assert!(
+        evidence.starts_with("200 kernels a step of 10.0 µs each, with gaps of 77"),
+        "{evidence}"
+    );
+    finds(with(kernels(200, 49 * US, 48 * US)), &[]);
+    // Long ones with gaps: it is not the launches.
+    says(
+        with(kernels(200, 49 * US, 30 * US)),
+        "launch-bound",
+        Verdict::No,
+    );
+    // Of a graph, which has one launch.
+    let graphs = Made {
+        calls: times(25, 300 * US, &[(LAUNCH, 0, 4 * US)]),
+        ..with(kernels(200, 49 * US, 10 * US))
+    };
+    says(graphs, "launch-bound", Verdict::No);
+    // After each the host waits, and thinks.
+    let waits = Made {
+        calls: times(
+            24,
+            400 * US,
+            &[(LAUNCH, 0, 4 * US), (WAIT, 5 * US, 20 * US)],
+        ),
+        ..with(kernels(24, 400 * US, 15 * US))
+    };
+    finds(waits, &["host-waits", "low-gpu-utilisation"]);
+    let queue_is_full = Made {
+        kernels: kernels(1000, 9900, 9800),
+        ..small_kernels()
+    };
+    finds(queue_is_full, &[]);
+}
+
+#[test]
+fn host_waits_that_leave_the_gpu_idle() {
+    let evidence = finds(host_waits(WAIT), &["host-waits"]);
+    assert_eq!(
+        evidence,
+        "4.00 waits a step; after them the GPU has nothing to do 30.0 % of the time"
+    );
+    let busy = Made {
+        kernels: kernels(1, MS, 9 * MS),
+        ..host_waits(WAIT)
+    };
+    says(busy, "host-waits", Verdict::No);
+    let others = Made {
+        streams: vec![1, 1, 2, 2],
+        ..host_waits(WAIT)
+    };
+    says(others.clone(), "host-waits", Verdict::Unknown);
+    let idle = Made {
+        kernels: kernels(4, 2 * MS, MS),
+        ..others
+    };
+    finds(idle, &["host-waits"]);
+    // An event may lie far back in its stream.
+    says(host_waits(EVENT_WAIT), "host-waits", Verdict::No);
+    // The next launch is not held up.
+    let at_once = Made {
+        calls: times(
+            4,
+            2 * MS,
+            &[(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 1990 * US)],
+        ),
+        ..Made::default()
+    };
+    says(at_once, "host-waits", Verdict::No);
+}
+
+#[test]
+fn copies_that_block() {
+    let evidence = finds(host_waits(COPY), &["blocking-copies"]);
+    assert!(
+        evidence.starts_with("4.00 copies that block a step; after"),
+        "{evidence}"
+    );
+    let calls = [(LAUNCH, 0, 5 * US), (COPY, 10 * US, 4900 * US)];
+    let copies = Made {
+        calls: times(2, 5 * MS, &calls),
+        kernels: vec![(0, 3 * MS), (5 * MS, 8 * MS)],
+        copies: vec![(3 * MS, 4900 * US), (8 * MS, 9900 * US)],
+        ..Made::default()
+    };
+    let evidence = finds(copies.clone(), &["blocking-copies"]);
+    assert_eq!(
+        evidence,
+        "2.00 copies a step that block; copying is 38.0 % of the time"
+    );
+    let small = Made {
+        copies: vec![(3 * MS, 3010 * US)],
+        kernels: vec![(0, 3 * MS), (3100 * US, 9900 * US)],
+        ..copies
+    };
+    finds(small, &[]);
+}
+
+#[test]
+fn allocations_in_the_steady_state() {
+    let with = |length| {
+        let mut made = Made::default();
+        made.calls.push((ALLOCATE, 9600 * US, 9600 * US + length));
+        made
+    };
+    let evidence = finds(with(300 * US), &["allocations"]);
+    assert_eq!(
+        evidence,
+        "1.00 allocations and releases a step, 3.0 % of the time"
+    );
+    finds(with(2 * US), &[]);
+    let older = Made {
+        counts_allocations: false,
+        ..Made::default()
+    };
+    says(older, "allocations", Verdict::Unknown);
+}
+
+#[test]
+fn graphs_that_are_captured_anew() {
+    let made = Made {
+        captures: |n| n % 20 == 3,
+        longer: |n| if n % 20 == 3 { 3 * MS } else { 0 },
+        ..Made::default()
+    };
+    let evidence = finds(made.clone(), &["graph-recapture"]);
+    assert_eq!(
+        evidence,
+        "a graph is captured again in 2 of 40 iterations, which take 3.00 ms longer each: 1.5 % of the time"
+    );
+    let without = Made {
+        captures: |_| false,
+        ..made.clone()
+    };
+    says(without, "graph-recapture", Verdict::No);
+    let cheap = Made {
+        longer: |_| 0,
+        ..made.clone()
+    };
+    says(cheap, "graph-recapture", Verdict::No);
+    // What takes longer in such an iteration counts once.
+    let collects = Made {
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        longer: |_| 0,
+        gc: |n| if n % 20 == 3 { 9 * MS } else { 0 },
+        ..made
+    };
+    finds(collects, &["graph-recapture"]);
+}
+
+#[test]
+fn small_copies() {
+    let mut calls = times(20, 100 * US, &[(COPY_ASYNC, 0, 50 * US)]);
+    calls.extend([(LAUNCH, 2 * MS, 2005 * US), (WAIT, 2010 * US, 9500 * US)]);
+    let made = Made {
+        calls,
+        ..Made::default()
+    };
+    let evidence = finds(made.clone(), &["small-copies"]);
+    assert_eq!(
+        evidence,
+        "20.0 copies a step take 10.0 % of the host's time"
+    );
+    let large = Made {
+        kernels: vec![(2 * MS, 9500 * US)],
+        copies: vec![(0, MS)],
+        ..made
+    };
+    says(large, "small-copies", Verdict::No);
+}
+
+#[test]
+fn long_copies() {
+    let copies = |long| Made {
+        calls: vec![
+            (COPY_ASYNC, 0, long),
+            (LAUNCH, 3 * MS, 3005 * US),
+            (WAIT, 3010 * US, 9500 * US),
+        ],
+        ..Made::default()
+    };
+    let evidence = finds(copies(2 * MS), &["long-copies"]);
+    assert_eq!(
+        evidence,
+        "1.00 copies a step take 20.0 % of the host's time"
+    );
+    says(copies(US), "long-copies", Verdict::No);
+}

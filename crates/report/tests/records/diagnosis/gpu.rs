@@ -1,0 +1,95 @@
+//! How the GPU is used.
+
+use tllmprof_report::Verdict;
+
+use super::made::{MS, Made, US};
+use super::{finds, says};
+
+#[test]
+fn routing_imbalance_beyond_chance() {
+    let with = |experts: Vec<u64>| Made {
+        experts: vec![experts],
+        ..Made::default()
+    };
+    let evidence = finds(with(vec![8000, 1000, 1000, 0]), &["routing-imbalance"]);
+    assert_eq!(
+        evidence,
+        "in layer 0 the busiest expert has 3.20 times the mean, of 1 layers; what it costs is not known: inside windows \
+         experts are balanced, outside steps are not recorded"
+    );
+    finds(with(vec![1100, 1000, 900, 1000]), &[]);
+    // Few tokens are never even.
+    let mut few = vec![1; 8];
+    few[3] = 4;
+    finds(with(few), &[]);
+    says(Made::default(), "routing-imbalance", Verdict::Unknown);
+}
+
+#[test]
+fn what_the_gpu_is_bound_by() {
+    let with = |sm, bandwidth| Made {
+        metrics: vec![(10.0, Some(5.0)), (sm, bandwidth)],
+        ..Made::default()
+    };
+    let evidence = finds(with(62.0, Some(93.0)), &["memory-bandwidth-bound"]);
+    assert_eq!(evidence, "SMs 62.0 %, bandwidth 93.0 %");
+    finds(with(45.0, Some(93.0)), &["memory-bandwidth-bound"]);
+    finds(with(95.0, Some(40.0)), &["compute-bound"]);
+    finds(with(85.0, Some(75.0)), &[]);
+    finds(with(70.0, Some(60.0)), &["below-targets"]);
+    finds(
+        with(30.0, Some(20.0)),
+        &["low-gpu-utilisation", "below-targets"],
+    );
+    for rule in ["memory-bandwidth-bound", "compute-bound", "below-targets"] {
+        says(with(95.0, None), rule, Verdict::Unknown);
+        says(Made::default(), rule, Verdict::Unknown);
+    }
+}
+
+#[test]
+fn a_gpu_that_is_idle_half_the_time() {
+    let with = |gpu| Made {
+        gpu,
+        ..Made::default()
+    };
+    let evidence = finds(with(Some((0, 4 * MS))), &["low-gpu-utilisation"]);
+    assert_eq!(evidence, "the GPU works 40.0 % of the time");
+    says(with(None), "low-gpu-utilisation", Verdict::Unknown);
+    let older = |percent| Made {
+        gpu_util: Some(percent),
+        ..with(None)
+    };
+    finds(older(40.0), &["low-gpu-utilisation"]);
+    says(older(60.0), "low-gpu-utilisation", Verdict::No);
+    says(older(40.0), "compute-bound", Verdict::Unknown);
+    // Nor does it help to look at a GPU that is busy when this program is not.
+    let others = Made {
+        gpu_util: Some(99.0),
+        ..with(Some((0, 4 * MS)))
+    };
+    finds(others, &["low-gpu-utilisation"]);
+    // Events bound the work; kernels show what lies between.
+    let kernels = Made {
+        kernels: vec![(100 * US, 2 * MS), (8 * MS, 9 * MS)],
+        ..Made::default()
+    };
+    says(kernels.clone(), "low-gpu-utilisation", Verdict::Yes);
+    let half_of_them = Made {
+        dropped: 40,
+        ..kernels
+    };
+    says(half_of_them, "low-gpu-utilisation", Verdict::No);
+    // Where taking kernels slows the host down, the GPU waits for that.
+    let slowed = Made {
+        kernels: vec![(100 * US, 9 * MS)],
+        kernel_steps: Some(20),
+        ..with(None)
+    };
+    says(slowed.clone(), "low-gpu-utilisation", Verdict::No);
+    let all_slowed = Made {
+        kernel_steps: Some(40),
+        ..slowed
+    };
+    says(all_slowed, "low-gpu-utilisation", Verdict::Unknown);
+}

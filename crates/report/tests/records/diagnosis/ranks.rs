@@ -1,0 +1,159 @@
+//! Several processes: the rank that the others wait for, and the worst of all.
+
+use tllmprof_report::Verdict;
+
+use super::made::{self, LAUNCH, MS, Made, US, WAIT, of, report, yes};
+
+#[test]
+fn a_slow_rank_whose_own_causes_are_known_loses_nothing_twice() {
+    let ranks = [0, 1, 2].map(|rank| Made {
+        rank,
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gil: if rank == 1 { |_| 2 * MS } else { |_| 0 },
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    assert_eq!(yes(&report), ["gil", "slow-rank"]);
+    assert!(report.findings[0].loss.is_some());
+    let slow = &report.findings[1];
+    assert_eq!(slow.loss, None);
+    assert!(
+        slow.evidence.ends_with(", by causes of its own"),
+        "{}",
+        slow.evidence
+    );
+}
+
+#[test]
+fn a_slow_rank_and_its_own_causes_claim_what_it_takes_longer_and_no_more() {
+    // The others wait for the GIL, too.
+    let ranks = [0, 1, 2, 3].map(|rank| Made {
+        rank,
+        python: true,
+        settings: vec!["TLLM_PROFILE_RECORD_GC=1", "TLLMPROF_GIL=1"],
+        gil: if rank == 1 { |_| 3 * MS } else { |_| MS },
+        longer: if rank == 1 { |_| 7 * MS } else { |_| 0 },
+        experts: vec![vec![8000, 1000, 1000, 0]],
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    assert_eq!(
+        yes(&report),
+        [
+            "slow-rank",
+            "gil",
+            "routing-imbalance",
+            "low-gpu-utilisation"
+        ]
+    );
+    let losses: Vec<_> = report.findings[..3].iter().map(|one| one.loss).collect();
+    // Of 20 ms: 3 for the GIL, of which the others lose 1 of their 11, and the rest of the 9 that it takes longer.
+    let [slow, gil] = [losses[0].unwrap(), losses[1].unwrap()];
+    assert!((gil - 0.15).abs() < 1e-6, "{losses:?}");
+    assert!(
+        (slow - (0.45 - (0.15 - 1.0 / 11.0))).abs() < 1e-6,
+        "{losses:?}"
+    );
+    assert!(slow + gil <= 10.0 / 20.0 + 1.0 / 11.0, "{losses:?}");
+    assert_eq!(losses[2], None);
+}
+
+#[test]
+fn a_rank_that_is_slow_for_its_code_is_one_finding() {
+    let ranks = [0, 1, 2].map(|rank| Made {
+        rank,
+        calls: vec![(LAUNCH, 0, 5 * US), (WAIT, 10 * US, 9950 * US)],
+        gpu: Some((0, 9950 * US)),
+        longer: if rank == 1 { |_| 6 * MS } else { |_| 0 },
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    assert_eq!(yes(&report), ["slow-rank"]);
+    let evidence = &report.findings[0].evidence;
+    let code = "; there the GPU has nothing to do 37.8 % of the time while the host runs its code: code between \
+                cuStreamSynchronize and cuLaunchKernel";
+    assert!(evidence.contains(code), "{evidence}");
+}
+
+#[test]
+fn one_slow_rank() {
+    fn slow(_: u64) -> u64 {
+        2 * MS
+    }
+    let ranks = [0, 1, 2].map(|rank| Made {
+        rank,
+        longer: if rank == 1 { slow } else { |_| 0 },
+        ..Made::default()
+    });
+    let report = report(&ranks);
+    let finding = of(&report, "slow-rank");
+    assert_eq!(finding.verdict, Verdict::Yes);
+    assert_eq!(
+        finding.evidence,
+        "rank 1: 12.0 ms at the median, the others 10.0 ms; the slowest in 100 % of the iterations; if it were like \
+         them, 10.0 ms a step, not 12.0 ms"
+    );
+    assert_eq!(yes(&report), ["slow-rank"]);
+    assert!(
+        (finding.loss.unwrap() - 2.0 / 12.0).abs() < 1e-6,
+        "{finding:?}"
+    );
+    // Where another is nearly as slow, little is gained.
+    let mut two = ranks.clone();
+    two[2].longer = |_| 1900 * US;
+    let four = [
+        two[0].clone(),
+        two[1].clone(),
+        two[2].clone(),
+        Made {
+            rank: 3,
+            ..Made::default()
+        },
+    ];
+    let report = made::report(&four);
+    let finding = of(&report, "slow-rank");
+    assert_eq!(finding.verdict, Verdict::Yes, "{finding:?}");
+    assert!(
+        (finding.loss.unwrap() - 0.1 / 12.0).abs() < 1e-6,
+        "{finding:?}"
+    );
+    let one = made::report(&ranks[1..2]);
+    assert_eq!(of(&one, "slow-rank").verdict, Verdict::Unknown);
+    // Two of the same rank are no ranks of one run.
+    let same = made::report(&[ranks[1].clone(), ranks[1].clone()]);
+    assert_eq!(of(&same, "slow-rank").verdict, Verdict::Unknown);
+    // Now the one and now the other.
+    let mut some = [ranks[0].clone(), ranks[2].clone()];
+    some[0].longer = |n| if n % 20 < 11 { 2 * MS } else { 0 };
+    assert_eq!(of(&made::report(&some), "slow-rank").verdict, Verdict::No);
+    let even = made::report(&[ranks[0].clone(), ranks[2].clone()]);
+    assert_eq!(of(&even, "slow-rank").verdict, Verdict::No);
+}
+
+#[test]
+fn of_several_processes_the_worst_is_named() {
+    let gil = |rank, gil| Made {
+        rank,
+        python: true,
+        gil,
+        ..Made::default()
+    };
+    let ranks = [
+        gil(0, |_| 5 * MS),
+        gil(1, |_| 6 * MS),
+        Made {
+            rank: 2,
+            ..Made::default()
+        },
+    ];
+    let report = report(&ranks);
+    let finding = of(&report, "gil");
+    assert_eq!(
+        finding.evidence,
+        "rank 1: waits for the GIL, held most by tokenise: 37.5 % of the time, and 1 more processes"
+    );
+    let unknown = of(&report, "gc");
+    assert_eq!(unknown.verdict, Verdict::Unknown);
+    assert_eq!(unknown.evidence, "rank 0: collections were not recorded");
+}
