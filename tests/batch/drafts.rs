@@ -4,7 +4,8 @@ use serde_json::json;
 use tllmprof_engines::DRAFTS;
 
 use super::common::python::pythons;
-use super::{cut, iterations, report, sources, truth, wrong_in};
+use super::sources::{sources, wrong_in};
+use super::{cut, iterations, report, truth};
 
 /// With an assistant model both models' passes are steps.
 #[test]

@@ -104,7 +104,7 @@ fn engines_have_the_functions_that_draft() {
 }
 
 /// The folder with an engine's sources, where they can be had.
-fn sources(package: &str, version: &str) -> Option<PathBuf> {
+pub fn sources(package: &str, version: &str) -> Option<PathBuf> {
     let mut get = command("python3");
     get.arg(repo().join("scripts/get-engine-sources"));
     let got = run(
@@ -119,7 +119,7 @@ fn sources(package: &str, version: &str) -> Option<PathBuf> {
 }
 
 /// What is wrong with formulas, by the sources in a folder.
-fn wrong_in(folder: &Path, rows: &Value) -> String {
+pub fn wrong_in(folder: &Path, rows: &Value) -> String {
     let scratch = Scratch::new("sources");
     let input = scratch.path("rows.json");
     fs::write(&input, rows.to_string()).unwrap();
