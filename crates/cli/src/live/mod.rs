@@ -12,3 +12,11 @@ mod sockets;
 pub mod stop;
 mod targets;
 pub mod top;
+
+/// How many of something, as an option says: at least one.
+fn count(text: &str) -> Result<u64, &'static str> {
+    match text.parse() {
+        Ok(count @ 1..) => Ok(count),
+        _ => Err("wanted: a whole number, at least 1"),
+    }
+}

@@ -19,6 +19,7 @@ use tllmprof_control::{Capture, Request, STEPS, Status};
 use tllmprof_export::Output;
 use tllmprof_report::{Process as Read, Report};
 
+use super::count;
 use super::sockets::Process;
 use super::targets::Targets;
 use crate::failure::{self, usage};
@@ -45,7 +46,7 @@ pub struct Arguments {
     #[command(flatten)]
     wanted: Wanted,
     /// Capture so often
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count)]
     repeat: u64,
     /// From the beginning of one capture to that of the next, with --repeat
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
@@ -62,7 +63,7 @@ pub struct Arguments {
 #[derive(clap::Args, Default)]
 pub struct Wanted {
     /// Iterations to capture [default: 50, or with --for as many as come]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
     /// Iterations to let pass before
     #[arg(long, value_name = "N", default_value_t = 0)]

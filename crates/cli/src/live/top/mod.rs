@@ -20,6 +20,7 @@ use anyhow::{Result, anyhow};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::{flag, low_level};
 
+use super::count;
 use super::targets::Targets;
 use crate::inherited;
 use crate::output::Kept;
@@ -44,7 +45,7 @@ pub struct Arguments {
     #[command(flatten)]
     targets: Targets,
     /// How many tables to print where standard output is not a terminal [default: until it is interrupted]
-    #[arg(short = 'n', long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count)]
     count: Option<u64>,
 }
 
