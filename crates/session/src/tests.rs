@@ -106,6 +106,9 @@ impl Made {
 }
 
 impl Sink for Made {
+    fn takes_kernels(&self, _: &Settings) -> bool {
+        false
+    }
     fn wants_record(&self) -> bool {
         self.orders().wants_record
     }
