@@ -26,6 +26,7 @@ mod auto;
 mod captures;
 mod process;
 mod ranks;
+mod samples;
 mod steady;
 mod threads;
 mod triggers;
@@ -107,8 +108,9 @@ impl Made {
 
 impl Sink for Made {
     fn takes_kernels(&self, _: &Settings) -> bool {
-        false
+        true
     }
+
     fn wants_record(&self) -> bool {
         self.orders().wants_record
     }
