@@ -10,15 +10,6 @@ use tllmprof_steps::window::{Edge, Taken};
 
 use super::state::{Recording, State};
 use super::stream_capture;
-use super::wiring::sink;
-
-/// The sampler of a process that is to have its kernels sampled, and can.
-pub fn sampler(settings: &tllmprof_config::Settings) -> Option<Sampler> {
-    let samples = settings.kernels?.samples()?;
-    sink()
-        .takes_kernels(settings)
-        .then(|| Sampler::new(samples))
-}
 
 /// An iteration begins: whether a sample opens with it.
 pub fn look(state: &mut State, begun: Begun) {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
 use tllmprof_config::condition::{Condition, Held};
-use tllmprof_config::{Settings, Step, Window};
+use tllmprof_config::{Kernels, Settings, Step, Window};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
@@ -25,7 +25,7 @@ use super::demand::{Demand, HAS_CONDITION, Progress};
 use super::engines::{self, Found};
 use super::rank::Rank;
 use super::wiring::{doors, interpreter, sink};
-use super::{learning, sample, slots};
+use super::{learning, slots};
 
 lifecycle::global! {
     stage: Session;
@@ -144,6 +144,7 @@ impl State {
             (_, None) => Schedule::new(settings.windows.as_slice()),
             (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
         };
+        let samples = settings.kernels.and_then(Kernels::samples);
         Some(Self {
             settings,
             counter: Counter::new(settings, process_wide, learning::memory),
@@ -169,7 +170,9 @@ impl State {
             closed: None,
             watch: settings.when.as_ref().map(Watch::new),
             triggered: None,
-            sampler: sample::sampler(settings),
+            sampler: samples
+                .filter(|_| sink().takes_kernels(settings))
+                .map(Sampler::new),
             sample: None,
             rank_is_wanted: false,
             uses_cuda: false,
