@@ -7,6 +7,8 @@ mod program;
 #[allow(dead_code, reason = "it reads what other tests want, too")]
 #[path = "record/read.rs"]
 mod read;
+#[path = "kernels/sampled.rs"]
+mod sampled;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;

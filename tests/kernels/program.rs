@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tllmprof_timeline::LaunchTally;
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(90);
 
 /// How the program comes to the driver's functions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -181,12 +181,23 @@ impl Ran {
         record
     }
 
-    /// Each kernel's name and stream, with the call that launched it where the report knows that.
-    pub fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
+    fn file(&self) -> PathBuf {
         let files = fs::read_dir(self.scratch.folder()).unwrap();
         let mut files = files.map(|file| file.unwrap().path());
-        let file = files.find(|file| file.extension().is_some_and(|e| e == "tllmprof"));
-        let reader = Reader::open(&file.unwrap()).unwrap();
+        files
+            .find(|file| file.extension().is_some_and(|e| e == "tllmprof"))
+            .unwrap()
+    }
+
+    /// What the report makes of the record.
+    pub fn process(&self) -> Process {
+        let reader = Reader::open(&self.file()).unwrap();
+        Process::read("record".into(), &reader).unwrap()
+    }
+
+    /// Each kernel's name and stream, with the call that launched it where the report knows that.
+    pub fn launches(&self) -> Vec<(String, u16, Option<Launched>)> {
+        let reader = Reader::open(&self.file()).unwrap();
         let process = Process::read("record".into(), &reader).unwrap();
         let clock = Clock::new(reader.header().clock, &reader.header().anchors);
         let mut tally = LaunchTally::new(&process, &clock);

@@ -15,7 +15,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::{PerfectRouter, Ranked, Settings, Window};
+use tllmprof_config::{KernelSamples, PerfectRouter, Ranked, Settings, Window};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use nvtx::Ranges;
@@ -71,6 +71,8 @@ struct Open {
     /// When its first iteration began, as the record has it.
     since: Instant,
     profiling: bool,
+    /// It opened by itself to sample kernels, as one does again and again.
+    sampled: Option<KernelSamples>,
 }
 
 /// What the parts of a window held that have closed; most windows have one.
@@ -164,6 +166,7 @@ fn start(settings: &Settings) {
     if wanted {
         HAS_RANGES.store(true, Ordering::Relaxed);
     }
+    cupti::start(settings);
     let mut state = STATE.lock();
     state.drains = settings.drain;
     state.is_unheard = !is_heard(settings);
@@ -232,6 +235,9 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         }
         if begins {
             cupti::write_edge(Edge::Open, iteration);
+            if let Some(samples) = state.open.as_ref().and_then(|open| open.sampled) {
+                cupti::write_sample(samples, iteration);
+            }
         }
         if let Some(open) = state.open.as_mut().filter(|_| edge.open.is_some()) {
             open.since = Instant::now();
@@ -363,6 +369,7 @@ impl Capture {
             iteration,
             since: Instant::now(),
             profiling,
+            sampled: place.sampled,
         });
         if taken.is_again {
             log::say!(
@@ -380,6 +387,8 @@ impl Capture {
                 window.first,
                 place.why_late
             );
+        } else if place.sampled.is_some() {
+            log::say!(Debug, "window {window} opened: a sample of kernels");
         } else {
             log::say!(
                 Info,
@@ -428,6 +437,10 @@ impl Capture {
             log::say!(Debug, "window {} closed in between", open.window);
             return;
         }
+        if open.sampled.is_some() {
+            log::say!(Debug, "window {} closed: {}", open.window, self.parts);
+            return;
+        }
         log::say!(Info, "window {} closed: {}", open.window, self.parts);
         let is_heard = recorder::is_on() || cupti::others_have_it();
         if core::mem::take(&mut self.is_unheard) && !is_heard {
@@ -451,6 +464,10 @@ impl tllmprof_session::Sink for Profilers {
 
     fn start(&self, settings: &'static Settings) {
         start(settings);
+    }
+
+    fn takes_kernels(&self, settings: &Settings) -> bool {
+        takes_kernels(settings)
     }
 
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool {

@@ -55,6 +55,7 @@ fn place(point: Point) -> Place<'static> {
         capturing: false,
         excluded: false,
         kernels: None,
+        sampled: None,
         past: false,
         demand: None,
     }

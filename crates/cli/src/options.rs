@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use tllmprof_config::error::shown;
 use tllmprof_config::variables::WINDOW_VARIABLES;
-use tllmprof_config::{RUN_VARIABLE, Ranked, Settings};
+use tllmprof_config::{Kernels, RUN_VARIABLE, Ranked, Settings};
 
 use crate::failure::usage;
 use crate::manners;
@@ -118,8 +118,9 @@ pub struct Options {
     /// How the record shows the program's arguments: masked (secrets are ***) or full [default: masked]
     #[arg(long, value_name = "WHICH")]
     args: Option<OsString>,
-    /// Record each GPU kernel, by CUPTI, in the first STEPS iterations of each window [default: off; 20 without STEPS]
-    #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    /// Record each GPU kernel, by CUPTI, in the first STEPS iterations of each window [default: off; 20 without STEPS].
+    /// STEPS@TIME, such as 20@60s: in so many iterations each TIME instead, for as long as the program runs
+    #[arg(long, value_name = "STEPS[@TIME]", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     kernels: Option<OsString>,
 }
 
@@ -280,7 +281,8 @@ impl Options {
         let name = name.to_str()?;
         let is_bare = |value: &Option<OsString>| value.as_deref() == Some(OsStr::new("1"));
         let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-        if is_bare(&self.kernels) && is_number {
+        let is_sampled = name.contains('@') && Kernels::parse(name).is_ok();
+        if is_bare(&self.kernels) && (is_number || is_sampled) {
             Some(format!("--kernels={name}"))
         } else if is_bare(&self.stacks) && is_number {
             Some(format!("--stacks={name}"))

@@ -10,6 +10,7 @@ use crate::condition::Condition;
 use crate::control::Control;
 use crate::error::{BadValue, Problem, shown, text};
 use crate::function::PyFunction;
+use crate::kernels::Kernels;
 use crate::level::Level;
 use crate::nvtx_name::NvtxName;
 use crate::range::Windows;
@@ -26,8 +27,6 @@ use crate::{flag, number, stacks};
 
 /// GIL ranges shorter than this are counted, not kept.
 const GIL_MIN_US: u64 = 100;
-/// Steps of a window that `TLLMPROF_KERNELS=1` records kernels in.
-const KERNEL_STEPS: u64 = 20;
 const TRACE_MAX: u64 = 1 << 30;
 /// Iterations that `TLLMPROF_FLIGHT=1` keeps, and that it may keep.
 const FLIGHT_STEPS: u64 = 100;
@@ -77,8 +76,8 @@ pub struct Settings {
     pub trace: Option<PathTemplate>,
     /// Nobody has asked for that record: it begins with the first window that is asked for while the process runs.
     pub trace_on_demand: bool,
-    /// Steps of each window in which GPU kernels are recorded.
-    pub kernels: Option<u64>,
+    /// In which iterations GPU kernels are recorded.
+    pub kernels: Option<Kernels>,
     /// Bytes.
     pub trace_max: u64,
     /// The record has the program's arguments with the secrets in them.
@@ -90,6 +89,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Whether any window may open: one that is planned, is asked for or opens by itself.
+    #[must_use]
+    pub fn may_open_windows(&self) -> bool {
+        let is_sampled = self.kernels.and_then(Kernels::samples).is_some();
+        let by_itself = self.when.is_some() || is_sampled;
+        by_itself || !self.windows.is_empty() || self.control.is_on()
+    }
+
     /// The settings that an environment gives.
     ///
     /// # Errors
@@ -135,9 +142,11 @@ impl Settings {
         // One that is set to nothing says that there is to be none.
         let is_named = (env.get)("TLLMPROF_TRACE").is_some();
         let flight = env.set("TLLMPROF_FLIGHT", parse_flight)?.flatten();
+        let kernels = env.set("TLLMPROF_KERNELS", Kernels::parse)?.flatten();
+        let is_sampled = kernels.and_then(Kernels::samples).is_some();
         // What opens a window by itself has it recorded, and what is kept lies in a record.
         let asks = match control {
-            Control::Off if when.is_some() || flight.is_some() => &Control::On,
+            Control::Off if when.is_some() || flight.is_some() || is_sampled => &Control::On,
             _ => &control,
         };
         let on_demand = PathTemplate::on_demand(asks).filter(|_| !is_named);
@@ -188,7 +197,7 @@ impl Settings {
                 .map_or(PerfectRouter::Off, |(_, router)| router),
             trace: given.or(on_demand),
             trace_on_demand,
-            kernels: env.set("TLLMPROF_KERNELS", parse_kernels)?.flatten(),
+            kernels,
             trace_max: env
                 .set("TLLMPROF_TRACE_MAX", number::parse_bytes)?
                 .unwrap_or(TRACE_MAX),
@@ -221,17 +230,6 @@ fn parse_args(text: &str) -> Result<bool, Problem> {
         "masked" => Ok(false),
         "full" => Ok(true),
         _ => Err(Problem::new("it is neither", "masked or full")),
-    }
-}
-
-fn parse_kernels(text: &str) -> Result<Option<u64>, Problem> {
-    match flag::recognised(text) {
-        Some(true) => Ok(Some(KERNEL_STEPS)),
-        Some(false) => Ok(None),
-        None => match number::parse(text, "1, 0, or a number of steps")? {
-            0 => Ok(None),
-            steps => Ok(Some(steps)),
-        },
     }
 }
 

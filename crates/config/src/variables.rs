@@ -151,7 +151,7 @@ pub const VARIABLES: &[Variable] = &[
     variable(
         "TLLMPROF_KERNELS",
         "1 or a number: record each GPU kernel, by CUPTI, in the first 20 (or that many) iterations of each window; \
-         default 0",
+         20@60s: in 20 iterations each 60 seconds instead, for as long as the process runs; default 0",
     ),
     variable(
         "TLLMPROF_ARGS",

@@ -211,6 +211,11 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             edge: Edge::Close,
             iteration: 5,
         },
+        What::KernelSample {
+            steps: 1,
+            every_ms: 60_000,
+            iteration: 5,
+        },
         What::Dropped { events: 3 },
         What::Iteration {
             n: 5,

@@ -339,6 +339,14 @@ events! {
         read |code, value| Self::Used {
             what: Used::from_code(code), iteration: high(value), count: low(value)
         };
+
+    /// The kernels that are taken from an iteration on are a sample: `steps` iterations each `every_ms`, each at most what
+    /// fits. `iteration` is its number modulo 2^32.
+    28 KernelSample { steps: u16, every_ms: u32, iteration: u32 }
+        write (steps, pair(every_ms, iteration));
+        read |code, value| Self::KernelSample {
+            steps: code, every_ms: high(value), iteration: low(value)
+        };
 }
 
 /// An event as it is written. Made before anything else is done, it is in registers: an event in memory is read

@@ -1,8 +1,9 @@
 //! What GPUs ran while kernels were taken: in all by name, and in each iteration.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt;
 
-use tllmprof_record::{Clock, CopyKind, Event, StringId, Strings, What};
+use tllmprof_record::{Clock, CopyKind, Edge, Event, StringId, Strings, What};
 
 use crate::busy::{Busy, Did};
 use crate::first::RawIteration;
@@ -89,6 +90,38 @@ pub struct KernelSum {
     pub gaps: u64,
     /// Kernels and copies that are missing.
     pub dropped: u64,
+    /// Where they were sampled.
+    pub samples: Option<Samples>,
+}
+
+/// Windows that opened by themselves, again and again, to take kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Samples {
+    pub count: u64,
+    /// How many iterations each was to have.
+    pub steps: u64,
+    /// From one beginning to the next, in nanoseconds.
+    pub every: u64,
+    /// How many other windows have kernels, which are in the same sums.
+    pub others: u64,
+}
+
+impl fmt::Display for Samples {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = |count| if count == 1 { "" } else { "s" };
+        let Self { count, steps, .. } = *self;
+        let seconds = self.every as f64 / 1e9;
+        write!(
+            f,
+            "{steps} step{} each {seconds} s, {count} sample{}",
+            s(steps),
+            s(count)
+        )?;
+        match self.others {
+            0 => Ok(()),
+            others => write!(f, " and {others} other window{}", s(others)),
+        }
+    }
 }
 
 impl KernelSum {
@@ -191,6 +224,9 @@ pub struct KernelTally<'a> {
     threads: HashSet<u32>,
     latest: Option<u32>,
     dropped: HashMap<u32, u64>,
+    /// The first iterations of samples, modulo 2^32, and what the latest was to be.
+    sampled: BTreeSet<u32>,
+    samples: Samples,
     left_out: u64,
 }
 
@@ -215,6 +251,8 @@ impl<'a> KernelTally<'a> {
             threads: HashSet::new(),
             latest: None,
             dropped: HashMap::new(),
+            sampled: BTreeSet::new(),
+            samples: Samples::default(),
             left_out: 0,
         }
     }
@@ -245,6 +283,15 @@ impl<'a> KernelTally<'a> {
             What::GpuSet { device, bytes, .. } => {
                 let start = self.work(thread, device, event, COPIES + SET as u32);
                 self.copy(start, SET, event.duration, bytes);
+            }
+            What::KernelSample {
+                steps,
+                every_ms,
+                iteration,
+            } if self.sampled.len() < LIMIT => {
+                self.sampled.insert(iteration);
+                self.samples.steps = steps.into();
+                self.samples.every = u64::from(every_ms) * 1_000_000;
             }
             What::Dropped { events }
                 if self.dropped.len() < LIMIT || self.dropped.contains_key(&thread) =>
@@ -314,6 +361,23 @@ impl<'a> KernelTally<'a> {
         *moved = moved.saturating_add(bytes);
     }
 
+    /// How many of the windows in which kernels were taken are samples, if any is.
+    fn samples(&self, edges: &[WindowEdge]) -> Option<Samples> {
+        let opened = edges.iter().filter(|edge| edge.edge == Edge::Open);
+        let (mut count, mut others) = (0, 0);
+        for edge in opened {
+            match self.sampled.contains(&(edge.iteration as u32)) {
+                true => count += 1,
+                false => others += 1,
+            }
+        }
+        (count > 0).then_some(Samples {
+            count,
+            others,
+            ..self.samples
+        })
+    }
+
     /// Ends the adding up. `edges` bound the windows in which kernels were taken.
     pub fn finish(
         self,
@@ -325,8 +389,9 @@ impl<'a> KernelTally<'a> {
         if is_none && edges.is_empty() {
             return Kernels::default();
         }
-        let spans = self.timeline.spans();
+        let samples = self.samples(&edges);
         let devices = self.busy.finish();
+        let spans = self.timeline.spans();
         let is_inside = inside(edges, raw, &devices);
         let mut iterations: Vec<_> = self
             .began
@@ -373,6 +438,7 @@ impl<'a> KernelTally<'a> {
                 .iter()
                 .filter(|(thread, _)| self.threads.contains(thread))
                 .fold(0, |sum, (_, more)| more.saturating_add(sum)),
+            samples,
         };
         Kernels {
             iterations,

@@ -51,7 +51,7 @@ pub use facts::{name, range_name};
 pub use iteration::Iteration;
 pub use json::{JsonReport, schema_of, write as write_json, write_text as write_json_text};
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
-pub use kernels::{CopyTotal, KernelSum, KernelTotal};
+pub use kernels::{CopyTotal, KernelSum, KernelTotal, Samples};
 pub use ledger::{Difference, Ledger, LedgerKind, LedgerRow};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::{Named, Process};

@@ -68,6 +68,7 @@ fn without_an_interpreter_a_window_switches_nothing() {
                 capturing,
                 excluded: false,
                 kernels: None,
+                sampled: None,
                 past: false,
                 demand: None,
             };
@@ -206,6 +207,7 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         capturing: false,
         excluded: false,
         kernels: None,
+        sampled: None,
         past: false,
         demand: None,
     };

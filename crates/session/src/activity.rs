@@ -48,19 +48,13 @@ pub fn counts_ranges(settings: &Settings) -> bool {
 
 /// Whether the record is to have the program's NVTX ranges.
 pub fn records_ranges(settings: &Settings) -> bool {
-    let has_windows =
-        !settings.windows.is_empty() || settings.control.is_on() || settings.when.is_some();
-    settings.nvtx && sink().wants_record() && has_windows
+    settings.nvtx && sink().wants_record() && settings.may_open_windows()
 }
 
 /// Whether iterations matter: for windows, for the record, or for a tool that listens to their
 /// ranges.
 pub fn has_work(settings: &Settings) -> bool {
-    !settings.windows.is_empty()
-        || settings.control.is_on()
-        || settings.when.is_some()
-        || sink().wants_record()
-        || (settings.nvtx && injection::has_tool())
+    settings.may_open_windows() || sink().wants_record() || (settings.nvtx && injection::has_tool())
 }
 
 pub fn read() -> &'static Result<Settings, BadValue> {

@@ -12,7 +12,7 @@ use tllmprof_steps::window::Point;
 use tllmprof_sync::Guard;
 
 use super::state::{STATE, State, WAITS_ENTER};
-use super::{ending, learning, slots, stream_capture, trigger, turn};
+use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 
 /// A call has been entered and goes on when this returns.
 pub fn entered(call: Call) {
@@ -112,6 +112,7 @@ fn begin(mut guard: Guard<'static, Option<State>>, begun: Begun, facts: Facts) {
         state.schedule.begins(begun.iteration, Instant::now());
     }
     trigger::look(state, begun, facts);
+    sample::look(state, begun);
     state
         .schedule
         .hold(!begun.understood || state.awaits_rank());

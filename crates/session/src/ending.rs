@@ -99,6 +99,7 @@ fn end(may_run_profilers_here: bool) {
     let planned = closed.filter(|closed| !closed.on_demand);
     let cut = planned.and_then(|closed| closed.cut(over));
     let lacks = state.schedule.lacks();
+    let is_sampled = state.sampler.is_some();
     let schedule = core::mem::take(&mut state.schedule);
     let (settings, rank, gating) = (state.settings, state.rank, state.gating);
     let (step, restarts, held) = (state.step(), state.restarts, state.held);
@@ -153,7 +154,11 @@ fn end(may_run_profilers_here: bool) {
     }
     if demands > 0 {
         let (many, s) = (demands, if demands == 1 { "" } else { "s" });
-        log::say!(Info, "{many} window{s} captured on demand");
+        let samples = match is_sampled {
+            true => ", or to sample kernels",
+            false => "",
+        };
+        log::say!(Info, "{many} window{s} captured on demand{samples}");
     }
     if uses_cuda {
         // With no window set, nothing is said.

@@ -19,6 +19,7 @@ pub mod live;
 mod rank;
 mod ranks;
 mod recording;
+mod sample;
 mod slots;
 mod state;
 mod stream_capture;

@@ -157,7 +157,16 @@ impl State {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = Window { first, last };
-        self.schedule.demand(window).map_err(Refusal::Conflict)?;
+        self.end_sample(next);
+        let is_behind = self
+            .schedule
+            .open()
+            .is_some_and(|open| self.is_sample(&open));
+        let demanded = match is_behind {
+            true => self.schedule.demand_after(window),
+            false => self.schedule.demand(window),
+        };
+        demanded.map_err(Refusal::Conflict)?;
         // Its number is to be what was answered.
         self.counter.keep_counting();
         if self.recording == Recording::OnDemand && !wanted.for_profiler {

@@ -6,11 +6,12 @@ use std::time::Instant;
 
 use tllmprof_calls::{CALLS, Call, Calls};
 use tllmprof_config::condition::{Condition, Held};
-use tllmprof_config::{Settings, Step, Window};
+use tllmprof_config::{Kernels, Settings, Step, Window};
 use tllmprof_engines::tensorrt_llm_gates_itself;
 use tllmprof_platform::barrier::process_wide;
 use tllmprof_platform::lifecycle::{self, OnlyThread, Stage};
 use tllmprof_platform::{driver, injection, log};
+use tllmprof_steps::sampling::Sampler;
 use tllmprof_steps::step::Counter;
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads::Slot;
@@ -97,6 +98,10 @@ pub struct State {
     pub watch: Option<Watch>,
     /// The window that opens next, or is open, is behind such a one: the window, and the iteration with what it took.
     pub triggered: Option<(Window, Fired)>,
+    /// Says when kernels are to be sampled.
+    pub sampler: Option<Sampler>,
+    /// The window that opens next, or is open, samples them.
+    pub sample: Option<Window>,
     /// Somebody asks for the rank, which is looked up with the next iteration.
     pub rank_is_wanted: bool,
     /// A process that does not use CUDA is left alone, whatever functions of it are counted.
@@ -139,6 +144,7 @@ impl State {
             (_, None) => Schedule::new(settings.windows.as_slice()),
             (_, Some(_)) => Schedule::new(settings.windows.as_slice()).of_some(),
         };
+        let samples = settings.kernels.and_then(Kernels::samples);
         Some(Self {
             settings,
             counter: Counter::new(settings, process_wide, learning::memory),
@@ -164,6 +170,10 @@ impl State {
             closed: None,
             watch: settings.when.as_ref().map(Watch::new),
             triggered: None,
+            sampler: samples
+                .filter(|_| sink().takes_kernels(settings))
+                .map(Sampler::new),
+            sample: None,
             rank_is_wanted: false,
             uses_cuda: false,
         })
@@ -213,6 +223,7 @@ impl State {
             || self.condition().is_some()
             || self.schedule.is_settling()
             || self.watch.is_some()
+            || self.sampler.is_some()
             || self.rank_is_wanted && self.rank == Rank::NotAsked;
         let edge = if is_each || awaits_rank {
             next
@@ -354,7 +365,7 @@ impl State {
     pub fn kernels(&self) -> Option<u64> {
         match self.due().and_then(|demand| demand.kernels) {
             Some(iterations) => Some(iterations).filter(|n| *n > 0),
-            None => self.settings.kernels,
+            None => self.settings.kernels?.of_window(),
         }
     }
 
@@ -369,14 +380,16 @@ impl State {
             Some(_) => self.triggered.take(),
             None => self.triggered,
         };
+        let (closes_sample, opens_sample) = self.note_sample(edge);
         let Some(demand) = self.demand.as_mut().filter(|_| triggered.is_none()) else {
             return;
         };
-        if edge.close.is_some_and(|closed| closed.on_demand) {
+        if !closes_sample && edge.close.is_some_and(|closed| closed.on_demand) {
             demand.progress = Progress::Closed(self.closed);
             HAS_CONDITION.store(false, Ordering::Relaxed);
         }
-        if let Some(opened) = edge.open.filter(|opened| opened.on_demand) {
+        let opened = edge.open.filter(|opened| opened.on_demand && !opens_sample);
+        if let Some(opened) = opened {
             demand.progress = Progress::Open(opened.window.first);
         }
     }

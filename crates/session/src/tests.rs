@@ -26,6 +26,7 @@ mod auto;
 mod captures;
 mod process;
 mod ranks;
+mod samples;
 mod steady;
 mod threads;
 mod triggers;
@@ -106,6 +107,10 @@ impl Made {
 }
 
 impl Sink for Made {
+    fn takes_kernels(&self, _: &Settings) -> bool {
+        true
+    }
+
     fn wants_record(&self) -> bool {
         self.orders().wants_record
     }

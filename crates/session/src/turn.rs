@@ -10,13 +10,14 @@ use super::rank::Rank;
 use super::recording::Beginning;
 use super::state::count_calls;
 use super::wiring::{Place, doors, interpreter, sink};
-use super::{OWNER, STATE, State, learning, ranks, slots, stream_capture, trigger};
+use super::{OWNER, STATE, State, learning, ranks, sample, slots, stream_capture, trigger};
 use tllmprof_config::Step;
 use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
+use tllmprof_steps::sampling::Sampler;
 use tllmprof_steps::steady::Verdict;
 use tllmprof_steps::step::threads::Slot;
 use tllmprof_steps::turn::{Action, CLOSING, Event, OPENING};
@@ -186,7 +187,12 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let record = Beginning::at(target, state);
         let another = Beginning::anew(state);
         let mut begun = None;
-        let kernels = state.kernels();
+        let is_sample = edge.open.is_some_and(|open| state.is_sample(&open));
+        let sampler = state.sampler.filter(|_| is_sample);
+        let kernels = match &sampler {
+            Some(sampler) => Some(sampler.samples().steps),
+            None => state.kernels(),
+        };
         let demand = edge.open.filter(|open| open.on_demand);
         let demand = demand.map(|_| state.schedule.demands_met() + 1);
         let settings = state.settings;
@@ -216,6 +222,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
             if let (Some((window, fired)), Some(when)) = (triggered, &settings.when) {
                 trigger::log(window, &fired, &when.condition);
             }
+            if let Some(sampler) = &sampler {
+                sample::log(sampler);
+            }
             if let Some(why) = verdict.and_then(Verdict::shortcoming) {
                 log::say!(Warn, "{why}; the window takes what comes now");
             }
@@ -233,6 +242,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     capturing,
                     excluded,
                     kernels,
+                    sampled: sampler.as_ref().map(Sampler::samples),
                     past,
                     demand,
                 },

@@ -3,7 +3,7 @@
 use core::fmt::{self, Display};
 
 use tllmprof_calls::Calls;
-use tllmprof_config::{Ranked, Settings, Step};
+use tllmprof_config::{KernelSamples, Ranked, Settings, Step};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::{Edge, Point};
@@ -24,6 +24,8 @@ pub struct Place<'a> {
     pub excluded: bool,
     /// In how many iterations of a window that opens GPU kernels are taken.
     pub kernels: Option<u64>,
+    /// A window that opens by itself to sample them: how.
+    pub sampled: Option<KernelSamples>,
     /// The iterations before a window that opens stay in the record, as far as they are kept.
     pub past: bool,
     /// Which of the windows on demand opens, counted from 1; none where another does.
@@ -53,6 +55,8 @@ pub trait Sink: Sync {
     fn wants_record(&self) -> bool;
     /// The process has begun to use CUDA.
     fn start(&self, settings: &'static Settings);
+    /// Whether GPU kernels can be taken, as far as the settings show.
+    fn takes_kernels(&self, settings: &Settings) -> bool;
     /// Makes the record; whether there is one now.
     fn begin_record(&self, settings: &'static Settings, facts: &Facts<'_>) -> bool;
     /// The rule is another than when the record began.
@@ -183,6 +187,9 @@ impl Sink for Nobody {
         false
     }
     fn start(&self, _: &'static Settings) {}
+    fn takes_kernels(&self, _: &Settings) -> bool {
+        false
+    }
     fn begin_record(&self, _: &'static Settings, _: &Facts<'_>) -> bool {
         false
     }

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ranges;
+pub mod sampling;
 pub mod steady;
 pub mod step;
 pub mod trigger;

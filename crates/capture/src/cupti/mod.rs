@@ -33,7 +33,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::Settings;
+use tllmprof_config::{KernelSamples, Kernels, Settings};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use super::worker;
@@ -80,8 +80,7 @@ lifecycle::global! {
 
 /// Whether kernels are to be taken, as far as the variables say. Asked early and often.
 pub fn is_wanted(settings: &Settings) -> bool {
-    let has_windows = !settings.windows.is_empty() || settings.control.is_on();
-    settings.kernels.is_some() && has_windows && settings.obstacle().is_none()
+    settings.kernels.is_some() && settings.may_open_windows() && settings.obstacle().is_none()
 }
 
 trait Obstacle {
@@ -111,6 +110,14 @@ pub fn others_have_it() -> bool {
 /// Whether there is something to do where `iteration` begins.
 pub fn has_edge_at(iteration: u64) -> bool {
     iteration >= NEXT.load(Ordering::Relaxed)
+}
+
+/// The process begins to use CUDA: why none are sampled, if that is asked for and cannot be.
+pub fn start(settings: &Settings) {
+    let is_sampled = settings.kernels.and_then(Kernels::samples).is_some();
+    if let Some(refusal) = settings.obstacle().filter(|_| is_sampled) {
+        say_refusal(&refusal);
+    }
 }
 
 /// A window opens, with kernels in so many of its iterations.
@@ -418,6 +425,16 @@ fn log_totals() {
 /// Writes where the taking of kernels begins or ends.
 pub fn write_edge(edge: Edge, iteration: u64) {
     let what = What::KernelWindow { edge, iteration };
+    recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
+}
+
+/// Writes that the kernels taken from `iteration` on are a sample.
+pub fn write_sample(samples: KernelSamples, iteration: u64) {
+    let what = What::KernelSample {
+        steps: u16::try_from(samples.steps).unwrap_or(u16::MAX),
+        every_ms: u32::try_from(samples.every.as_millis()).unwrap_or(u32::MAX),
+        iteration: iteration as u32,
+    };
     recorder::late(&recorder::Event::new(recorder::ticks(), 0, what));
 }
 

@@ -292,6 +292,13 @@ fn the_variables_may_stand_against_kernels() {
     assert!(wanted(&[KERNELS, WINDOW, TRACE]));
     assert!(!wanted(&[WINDOW, TRACE]));
     assert!(!wanted(&[KERNELS, TRACE]));
+    // What opens windows by itself needs none that is planned.
+    assert!(wanted(&[("TLLMPROF_KERNELS", "2@5s"), TRACE]));
+    assert!(wanted(&[
+        KERNELS,
+        TRACE,
+        ("TLLMPROF_WHEN", "iteration>5ms")
+    ]));
     let obstacle = |more: &[(&str, &str)]| settings(more).obstacle();
     assert!(matches!(
         obstacle(&[KERNELS, WINDOW]),

@@ -50,10 +50,7 @@ fn kernels(section: &mut Section, settings: &Settings) {
             settings.trace.is_none(),
             "no kernels without a record (TLLMPROF_TRACE); tllmprof run makes one",
         ),
-        (
-            settings.windows.is_empty() && !settings.control.is_on(),
-            "no kernels without a window",
-        ),
+        (!settings.may_open_windows(), "no kernels without a window"),
         (
             settings.torch_trace.is_some(),
             "no kernels beside the PyTorch profiler (TLLM_TORCH_PROFILE_TRACE)",

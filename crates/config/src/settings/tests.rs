@@ -196,7 +196,12 @@ fn stacks_are_off_by_default_and_native_ones_switch_them_on() {
 
 #[test]
 fn kernels_and_router() {
-    let kernels = |v| from(&[("TLLMPROF_KERNELS", v)]).unwrap().kernels;
+    let kernels = |v| {
+        from(&[("TLLMPROF_KERNELS", v)])
+            .unwrap()
+            .kernels?
+            .of_window()
+    };
     assert_eq!(
         [
             kernels("1"),
@@ -207,6 +212,16 @@ fn kernels_and_router() {
             kernels("")
         ],
         [Some(20), Some(20), Some(7), None, None, None]
+    );
+    // What is sampled has a record, and begins it by itself.
+    let sampled = from(&[("TLLMPROF_KERNELS", "20@60s")]).unwrap();
+    assert!(sampled.trace_on_demand && sampled.kernels.unwrap().samples().is_some());
+    assert!(from(&[("TLLMPROF_KERNELS", "20")]).unwrap().trace.is_none());
+    let bad = from(&[("TLLMPROF_KERNELS", "20@60")]).unwrap_err();
+    assert_eq!(
+        bad.to_string(),
+        "TLLMPROF_KERNELS=\"20@60\": \"60\" is no time (wanted: 1, 0, a number of steps, or STEPS@TIME, such as 20@60s, \
+         with a TIME of 1s or more)"
     );
     let router = from(&[
         ("TLLMPROF_PERFECT_ROUTER", "0"),

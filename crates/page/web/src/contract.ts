@@ -448,6 +448,8 @@ export interface KernelWindow {
     kernels: number;
     /** Kernels and copies that are missing. */
     dropped: number;
+    /** Where kernels were sampled (`--kernels=20@60s`): how; `null`: they were not. */
+    samples: KernelSamples | null;
 }
 
 /** A metric of a GPU inside windows. */
@@ -732,6 +734,20 @@ export interface Overlap {
     ns: number;
     /** For how long it overlaps the mean iteration. Unit: ns. */
     usual_ns: number;
+}
+
+/** Windows that opened by themselves, again and again, to record kernels. */
+export interface KernelSamples {
+    /** How many samples there are. Unit: samples. */
+    count: number;
+    /** How many iterations each was to have. Unit: iterations. */
+    steps: number;
+    /** How long from the beginning of one to that of the next. Unit: ns. */
+    every_ns: number;
+    /** How many other windows have kernels, which are in the same figures. Unit: windows. */
+    others: number;
+    /** All of that in words, as the report says it. */
+    text: string;
 }
 
 /** An MoE layer. */

@@ -156,7 +156,8 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
         return why === undefined ? null : card("Top kernels", why);
     }
     const caption = inside && inside.iterations > 0
-        ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels` : "of kernel windows";
+        ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels${inside.samples ? ` (${inside.samples.text})` : ""}`
+        : "of kernel windows";
     return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [
         mono(kernel.short_name, kernel.name), share(figures.kernels[at].share), time(kernel.total_ns), count(kernel.count),
         time(figures.kernels[at].mean_ns), time(kernel.max_ns),

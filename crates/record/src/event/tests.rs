@@ -95,6 +95,11 @@ fn every_kind_comes_back() {
             edge: Edge::Close,
             iteration: 119,
         },
+        What::KernelSample {
+            steps: 20,
+            every_ms: 60_000,
+            iteration: u32::MAX,
+        },
         What::GpuMetric {
             device: 7,
             metric: Some(Metric::DramBandwidth),

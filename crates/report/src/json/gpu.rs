@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::kernels::{CopyTotal, KernelSum, KernelTotal};
+use crate::kernels::{CopyTotal, KernelSum, KernelTotal, Samples};
 use crate::metrics::MetricSum;
 
 /// The kernels of one name.
@@ -59,6 +59,27 @@ pub struct JsonKernelSum {
     kernels: u64,
     /// Kernels and copies that are missing.
     dropped: u64,
+    /// Where kernels were sampled (`--kernels=20@60s`): how; `null`: they were not.
+    samples: Option<JsonSamples>,
+}
+
+/// Windows that opened by themselves, again and again, to record kernels.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "KernelSamples")]
+pub struct JsonSamples {
+    /// How many samples there are.
+    #[schemars(extend("unit" = "samples"))]
+    count: u64,
+    /// How many iterations each was to have.
+    #[schemars(extend("unit" = "iterations"))]
+    steps: u64,
+    /// How long from the beginning of one to that of the next.
+    every_ns: u64,
+    /// How many other windows have kernels, which are in the same figures.
+    #[schemars(extend("unit" = "windows"))]
+    others: u64,
+    /// All of that in words, as the report says it.
+    text: String,
 }
 
 /// A metric of a GPU inside windows.
@@ -106,8 +127,20 @@ impl<'a> JsonCopy<'a> {
     }
 }
 
+impl JsonSamples {
+    fn of(samples: Samples) -> Self {
+        Self {
+            count: samples.count,
+            steps: samples.steps,
+            every_ns: samples.every,
+            others: samples.others,
+            text: samples.to_string(),
+        }
+    }
+}
+
 impl JsonKernelSum {
-    pub const fn of(sum: &KernelSum) -> Self {
+    pub fn of(sum: &KernelSum) -> Self {
         Self {
             iterations: sum.iterations,
             wall_ns: sum.wall,
@@ -115,6 +148,7 @@ impl JsonKernelSum {
             gaps_ns: sum.gaps,
             kernels: sum.kernels,
             dropped: sum.dropped,
+            samples: sum.samples.map(JsonSamples::of),
         }
     }
 }

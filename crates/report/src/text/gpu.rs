@@ -71,14 +71,14 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
 
 /// What was taken, what the GPU did there, and that taking it has its price.
 fn heading(taken: &KernelSum, sum: &Sum) -> String {
+    let of = match taken.samples {
+        Some(samples) => format!("{} steps ({samples})", taken.iterations),
+        None => format!("{} steps", taken.iterations),
+    };
     let mut text = match taken.busy {
-        0 => format!(
-            "kernels of {} steps, whose times are not known",
-            taken.iterations
-        ),
+        0 => format!("kernels of {of}, whose times are not known"),
         busy => format!(
-            "kernels of {} steps: busy {}, gaps {}",
-            taken.iterations,
+            "kernels of {of}: busy {}, gaps {}",
             Share(taken.share(busy)),
             Share(taken.share(taken.gaps))
         ),

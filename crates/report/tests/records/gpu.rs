@@ -23,7 +23,7 @@ fn kernels_add_up_and_gpu_times_are_of_iterations_without_them() {
         * 4;
     let expected = serde_json::json!({
         "iterations": 20, "wall_ns": wall, "busy_ns": busy, "gaps_ns": gaps, "kernels": 80,
-        "dropped": 0
+        "dropped": 0, "samples": null
     });
     assert_eq!(process["kernel_window"], expected);
     let iteration = &process["windows"][0]["iterations"];
@@ -218,4 +218,53 @@ fn gpu_metrics_go_to_the_processes_of_their_machine() {
     assert_eq!(found[0]["max"], most);
     let alone = Report::new(vec![process("b", &Server::rank(0).metrics(end).bytes())]);
     assert_eq!(alone.text(), "no record of a program: GPU metrics alone\n");
+}
+
+#[test]
+fn kernels_that_were_sampled_say_of_what_they_are() {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let put = |builder: &mut Builder, start, duration, what| {
+        builder.push(7, &Event::new(start, duration, what));
+    };
+    for n in 0..8 {
+        let iteration = What::Iteration { n, excluded: false };
+        put(&mut builder, 1000 * n, 900, iteration);
+    }
+    let kernel = What::GpuKernel {
+        device: 0,
+        stream: 0,
+        name: 9,
+        correlation: 0,
+    };
+    // Two samples, and a window in between that somebody asked for.
+    for (first, is_sample) in [(1, true), (3, false), (6, true)] {
+        let at = 1000 * first;
+        for (edge, at, iteration) in [
+            (Edge::Open, at - 1, first),
+            (Edge::Close, at + 1950, first + 1),
+        ] {
+            put(&mut builder, at, 0, What::Window { edge, iteration });
+            put(&mut builder, at, 0, What::KernelWindow { edge, iteration });
+        }
+        put(&mut builder, at + 100, 100, kernel);
+        if is_sample {
+            let sample = What::KernelSample {
+                steps: 2,
+                every_ms: 1500,
+                iteration: first as u32,
+            };
+            put(&mut builder, at, 0, sample);
+        }
+    }
+    let report = Report::new(vec![process("a", &builder.bytes())]);
+    let text = "2 steps each 1.5 s, 2 samples and 1 other window";
+    let samples = &json(&report)["processes"][0]["kernel_window"]["samples"];
+    let expected = serde_json::json!({
+        "count": 2, "steps": 2, "every_ns": 1_500_000_000, "others": 1, "text": text,
+    });
+    assert_eq!(*samples, expected);
+    let said = report.text();
+    let heading = format!("kernels of 6 steps ({text}): busy ");
+    assert!(said.contains(&heading), "{said}");
+    fits(&said, 44);
 }

@@ -194,6 +194,11 @@ impl Counter {
         true
     }
 
+    /// Whether a stream capture starts the count again.
+    pub const fn may_restart(&self) -> bool {
+        self.restarts
+    }
+
     /// No stream capture starts the count again from now on.
     pub fn keep_counting(&mut self) {
         self.restarts = false;

@@ -25,6 +25,14 @@ impl Schedule {
         if let Some(open) = &self.open {
             return Err(Conflict::Open(open.asked));
         }
+        self.demand_after(window)
+    }
+
+    /// As [`Schedule::demand`], of a window that begins after the end of one that is open.
+    ///
+    /// # Errors
+    /// As those.
+    pub fn demand_after(&mut self, window: Window) -> Result<(), Conflict> {
         if let Some(demanded) = self.demanded {
             return Err(Conflict::Demanded(demanded));
         }
@@ -55,6 +63,11 @@ impl Schedule {
             .map_or(iteration, |last| last.min(iteration));
         open.window.last = Some(last.max(open.window.first));
         true
+    }
+
+    /// Whether a window is to come or open that was planned by the numbers of its iterations.
+    pub fn has_numbered(&self) -> bool {
+        self.settling.is_none() && self.next < self.windows.len()
     }
 
     /// The window that was demanded and has not opened.

@@ -1,0 +1,116 @@
+//! In which iterations GPU kernels are recorded.
+
+use std::time::Duration;
+
+use crate::error::{Problem, quoted};
+use crate::{flag, number, time};
+
+/// Steps of a window that `TLLMPROF_KERNELS=1` records kernels in.
+const STEPS: u64 = 20;
+/// What is sampled more often is hardly ever without CUPTI.
+const SHORTEST: Duration = Duration::from_secs(1);
+const WANTED: &str =
+    "1, 0, a number of steps, or STEPS@TIME, such as 20@60s, with a TIME of 1s or more";
+
+/// In which iterations kernels are recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kernels {
+    /// In so many of each window.
+    Windows(u64),
+    /// In windows of their own, and in others that ask for them.
+    Samples(KernelSamples),
+}
+
+/// So many iterations, again and again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KernelSamples {
+    pub steps: u64,
+    /// From one beginning to the next.
+    pub every: Duration,
+}
+
+impl Kernels {
+    /// Nothing: none are recorded.
+    ///
+    /// # Errors
+    /// No number, and no number with a time.
+    pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
+        if let Some(is_on) = flag::recognised(text) {
+            return Ok(is_on.then_some(Self::Windows(STEPS)));
+        }
+        let Some((steps, every)) = text.split_once('@') else {
+            let steps = number::parse(text, WANTED)?;
+            return Ok((steps > 0).then_some(Self::Windows(steps)));
+        };
+        let steps = number::parse(steps, WANTED)?;
+        if steps == 0 {
+            return Err(Problem::new("a sample has at least 1 step", WANTED));
+        }
+        let every = every.trim();
+        let no_time = || Problem::new(format!("{} is no time", quoted(every)), WANTED);
+        let time = time::parse(every).ok_or_else(no_time)?;
+        if time < SHORTEST {
+            return Err(Problem::new(format!("{every} is too often"), WANTED));
+        }
+        let every = time;
+        Ok(Some(Self::Samples(KernelSamples { steps, every })))
+    }
+
+    /// In how many iterations of each window.
+    #[must_use]
+    pub const fn of_window(self) -> Option<u64> {
+        match self {
+            Self::Windows(steps) => Some(steps),
+            Self::Samples(_) => None,
+        }
+    }
+
+    #[must_use]
+    pub const fn samples(self) -> Option<KernelSamples> {
+        match self {
+            Self::Windows(_) => None,
+            Self::Samples(samples) => Some(samples),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_of_each_window_or_of_samples() {
+        let parse = |text| Kernels::parse(text).unwrap();
+        assert_eq!(parse("1"), Some(Kernels::Windows(20)));
+        assert_eq!(parse("7"), Some(Kernels::Windows(7)));
+        assert_eq!((parse("0"), parse("00")), (None, None));
+        let samples = |steps, ms| {
+            let every = Duration::from_millis(ms);
+            Some(Kernels::Samples(KernelSamples { steps, every }))
+        };
+        assert_eq!(parse("20@60s"), samples(20, 60_000));
+        assert_eq!(parse(" 1 @ 1.5s "), samples(1, 1500));
+        assert_eq!(parse("5@2h"), samples(5, 7_200_000));
+    }
+
+    #[test]
+    fn what_is_wrong_with_samples_is_said() {
+        for (text, problem) in [
+            ("20@", "\"\" is no time"),
+            ("20@60", "\"60\" is no time"),
+            ("0@60s", "a sample has at least 1 step"),
+            ("20@1ms", "1ms is too often"),
+            ("@60s", ""),
+            ("x@60s", ""),
+            ("-1@60s", ""),
+            ("20@60s@60s", "\"60s@60s\" is no time"),
+            ("20@-1s", "\"-1s\" is no time"),
+        ] {
+            let said = Kernels::parse(text).unwrap_err().to_string();
+            assert!(
+                said.starts_with(problem) && said.contains("20@60s"),
+                "{text}: {said}"
+            );
+        }
+    }
+}

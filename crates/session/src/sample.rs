@@ -1,0 +1,92 @@
+//! Windows that open by themselves to sample GPU kernels.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tllmprof_config::Window;
+use tllmprof_platform::log;
+use tllmprof_steps::sampling::Sampler;
+use tllmprof_steps::step::learned::Begun;
+use tllmprof_steps::window::{Edge, Taken};
+
+use super::state::{Recording, State};
+use super::stream_capture;
+
+/// An iteration begins: whether a sample opens with it.
+pub fn look(state: &mut State, begun: Begun) {
+    let Some(mut sampler) = state.sampler.take() else {
+        return;
+    };
+    let first = begun.iteration;
+    let steps = sampler.samples().steps;
+    let window = Window {
+        first,
+        last: Some(first.saturating_add(steps - 1)),
+    };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let opens = begun.understood
+        && sampler.begins(now.unwrap_or_default(), || {
+            state.may_sample(first) && state.schedule.demand(window).is_ok()
+        });
+    state.sampler = Some(sampler);
+    if opens {
+        state.counter.keep_counting();
+        if state.recording == Recording::OnDemand {
+            state.recording = Recording::ToBegin;
+        }
+        state.sample = Some(window);
+    }
+}
+
+impl State {
+    /// Whether nothing but a window can be in the way of a sample that begins with this iteration.
+    fn may_sample(&self, iteration: u64) -> bool {
+        let ranks = self.settings.ranks.as_ref();
+        let is_other = |number| ranks.is_some_and(|ranks| !ranks.contains(number));
+        // What is captured still numbers the iterations anew, and those of a planned window are meant so.
+        let is_numbered = !self.counter.may_restart() || !self.schedule.has_numbered();
+        is_numbered
+            && !self.awaits_rank()
+            && !self.rank.number().is_some_and(is_other)
+            && !self.turn.is_taken()
+            && self.excluded != Some(iteration)
+            && !stream_capture::is_any_under_way()
+    }
+
+    /// Whether this window is a sample of kernels.
+    pub fn is_sample(&self, taken: &Taken) -> bool {
+        taken.on_demand && self.sample == Some(taken.asked)
+    }
+
+    /// Closes the sample that is open, for a window that somebody asks for: `next` has not begun.
+    pub fn end_sample(&mut self, next: u64) {
+        let open = self.schedule.open();
+        if open.is_some_and(|open| self.is_sample(&open)) {
+            self.schedule.stop(next.saturating_sub(1));
+        }
+    }
+
+    /// It has been switched there. Whether a sample has closed, and whether one has opened.
+    pub fn note_sample(&mut self, edge: &Edge) -> (bool, bool) {
+        let opens = edge.open.is_some_and(|opened| self.is_sample(&opened));
+        let closes = edge.close.is_some_and(|closed| self.is_sample(&closed));
+        if closes {
+            self.sample = None;
+            // What CUPTI took to go is none of the iteration's time.
+            if let Some(watch) = &mut self.watch {
+                watch.interrupt();
+            }
+        }
+        (closes, opens)
+    }
+}
+
+/// Says once that there are samples.
+pub fn log(sampler: &Sampler) {
+    let samples = sampler.samples();
+    log::once!(
+        Info,
+        "kernels are sampled: {} iterations each {:?}",
+        samples.steps,
+        samples.every
+    );
+}

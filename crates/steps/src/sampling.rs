@@ -1,0 +1,81 @@
+//! When a sample of GPU kernels is due.
+
+use core::time::Duration;
+
+use tllmprof_config::kernels::KernelSamples;
+
+/// Looks at each iteration.
+///
+/// A sample is due once in each period of the system's clock, which all ranks of a machine have: they are sampled
+/// together, and do not wait for each other at different times.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampler {
+    samples: KernelSamples,
+    /// The period that had its sample, or in which the first iteration began.
+    over: Option<u64>,
+}
+
+impl Sampler {
+    pub const fn new(samples: KernelSamples) -> Self {
+        let over = None;
+        Self { samples, over }
+    }
+
+    pub const fn samples(&self) -> KernelSamples {
+        self.samples
+    }
+
+    /// An iteration begins at this time since the epoch. Whether a sample may open with it; if so, and `may_open`, this
+    /// period has had it.
+    pub fn begins(&mut self, now: Duration, may_open: impl FnOnce() -> bool) -> bool {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let period = ns(now) / ns(self.samples.every).max(1);
+        let over = *self.over.get_or_insert(period);
+        let opens = over != period && may_open();
+        if opens {
+            self.over = Some(period);
+        }
+        opens
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampled(ms: impl IntoIterator<Item = u64>, may_open: impl Fn(u64) -> bool) -> Vec<u64> {
+        let mut sampler = Sampler::new(KernelSamples {
+            steps: 2,
+            every: Duration::from_secs(10),
+        });
+        let is_one = |ms: &u64| sampler.begins(Duration::from_millis(*ms), || may_open(*ms));
+        ms.into_iter().filter(is_one).collect()
+    }
+
+    #[test]
+    fn a_sample_is_due_once_in_each_period_but_the_first() {
+        assert_eq!(
+            sampled((3..40_000).step_by(7), |_| true),
+            [10_006, 20_002, 30_005]
+        );
+        // A process that waits for requests has none for the time in between.
+        assert_eq!(sampled([5000, 7000, 93_000, 95_000], |_| true), [93_000]);
+    }
+
+    #[test]
+    fn a_sample_that_cannot_open_waits_and_the_next_keeps_its_time() {
+        let free = |ms| !(9000..14_000).contains(&ms) && !(19_000..45_000).contains(&ms);
+        assert_eq!(
+            sampled((0..60_000).step_by(500), free),
+            [14_000, 45_000, 50_000]
+        );
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_one_sample_more() {
+        assert_eq!(
+            sampled([15_000, 21_000, 12_000, 13_000, 22_000], |_| true),
+            [21_000, 12_000, 22_000]
+        );
+    }
+}
