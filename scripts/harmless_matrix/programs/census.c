@@ -1,5 +1,6 @@
 /* census FILE PROGRAM ARGUMENT...: runs a program and writes a line for each process and thread that it had: the
- * descriptors that a process had open when it ended, the names of its threads. Ends as the program does. */
+ * descriptors that a process had open when it ended, the names of its threads. Who starts a thread goes on a little later,
+ * so that the thread has taken its name even if the process ends at once. Ends as the program does. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -75,6 +76,27 @@ static void ends(pid_t tid)
     fprintf(out, "\n");
 }
 
+static void stopped(pid_t tid, int status)
+{
+    int signal = WSTOPSIG(status), event = status >> 16;
+    if (event == PTRACE_EVENT_CLONE) {
+        unsigned long started;
+        int its_status;
+        if (ptrace(PTRACE_GETEVENTMSG, tid, 0, &started) == 0)
+            for (int look = 0; look < 10; look++) {
+                if (waitpid((pid_t)started, &its_status, __WALL | WNOHANG) > 0 && WIFSTOPPED(its_status))
+                    stopped((pid_t)started, its_status);
+                usleep(300);
+            }
+    }
+    if (event == PTRACE_EVENT_EXIT)
+        ends(tid);
+    if (event == PTRACE_EVENT_STOP && signal != SIGTRAP)
+        ptrace(PTRACE_LISTEN, tid, 0, 0);
+    else
+        ptrace(PTRACE_CONT, tid, 0, event ? 0 : (long)signal);
+}
+
 int main(int argc, char **argv)
 {
     int ready[2];
@@ -108,13 +130,7 @@ int main(int argc, char **argv)
                 last = status;
             continue;
         }
-        int signal = WSTOPSIG(status), event = status >> 16;
-        if (event == PTRACE_EVENT_EXIT)
-            ends(tid);
-        if (event == PTRACE_EVENT_STOP && signal != SIGTRAP)
-            ptrace(PTRACE_LISTEN, tid, 0, 0);
-        else
-            ptrace(PTRACE_CONT, tid, 0, event ? 0 : (long)signal);
+        stopped(tid, status);
     }
     fclose(out);
     if (WIFEXITED(last))
