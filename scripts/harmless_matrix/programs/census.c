@@ -82,10 +82,15 @@ static void stopped(pid_t tid, int status)
     if (event == PTRACE_EVENT_CLONE) {
         unsigned long started;
         int its_status;
+        char starts[64], name[64];
+        name_of(tid, starts);
         if (ptrace(PTRACE_GETEVENTMSG, tid, 0, &started) == 0)
-            for (int look = 0; look < 10; look++) {
+            for (int look = 0; look < 60; look++) {
                 if (waitpid((pid_t)started, &its_status, __WALL | WNOHANG) > 0 && WIFSTOPPED(its_status))
                     stopped((pid_t)started, its_status);
+                name_of((pid_t)started, name);
+                if (strcmp(name, starts) != 0)
+                    break;
                 usleep(300);
             }
     }
