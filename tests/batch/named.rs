@@ -27,7 +27,7 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
         assert_eq!(found, truth(&ran), "{context}");
         let last = ran.said().pop().unwrap();
         assert!(last.contains("by py:mine:Runner.step"), "{context}");
-        // A function that the step calls tells it as well, whatever the step's rule is.
+        // A function that the step calls shows it as well, whatever the step's rule is.
         for rule in ["py:mine:Runner.step", "py:mine:Engine.step"] {
             let (found, ran) = mine(which, "forward", &[("TLLMPROF_STEP", rule)]);
             assert_eq!(found, truth(&ran), "{rule} {which:?}\n{}", ran.output.err());
@@ -35,7 +35,7 @@ fn a_function_that_the_user_names_is_the_step_and_tells_its_batch() {
     }
 }
 
-/// A launch begins an iteration after the function has been called: it tells the batch of the one before. The first
+/// A launch begins an iteration after the function has been called: it shows the batch of the one before. The first
 /// iteration by a wait is open from that wait on, when its function has been called.
 #[test]
 fn a_function_within_steps_of_any_rule_tells_their_batches() {
