@@ -2,6 +2,7 @@
 
 Both cannot have CUPTI at once. nsys's figure is computed here, from its own records of kernels, copies and sets.
 """
+import glob
 import os
 import sqlite3
 import statistics
@@ -12,10 +13,12 @@ from .kernels import Report
 from .record_file import process_of
 
 NAME = "busy"
-ROUNDS, STEPS, FIRST, LAST = 5, 400, 200, 259
+MANY = 60
+# Of vLLM, which takes long to start.
+ENGINE_ROUNDS, ENGINE_FIRST = 2, 300
 WITHIN = 0.03
 WORK = ("KERNEL", "MEMCPY", "MEMSET")
-TITLE = ("## How busy the GPU is", "", f"Medians of a step, by our kernels and by nsys, {ROUNDS} runs each in turn; of the median step's time "
+TITLE = ("## How busy the GPU is", "", "Medians of a step, by our kernels and by nsys, in runs that take turns; of the median step's time "
          "in brackets, which either tool makes longer.")
 
 
@@ -23,10 +26,13 @@ TITLE = ("## How busy the GPU is", "", f"Medians of a step, by our kernels and b
 class Loop:
     program: str
     rule: str
-    words: tuple = ()
+    rounds: int = 5
+    first: int = 200
+    steps: object = 400  # None: the program knows
 
 
-LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"))
+LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"), Loop("hf_generate", "auto", 3),
+         Loop("llama.cpp", "sym:^llama_decode$", first=120, steps=None))
 
 
 def union(spans):
@@ -78,12 +84,12 @@ def median(steps):
     return statistics.median(busy for busy, _ in inner), statistics.median(took for _, took in inner)
 
 
-def run_nsys(bench, words, variables, name):
+def by_nsys(bench, name, run):
+    """The median step by nsys; `run(words)` runs the program under the words that are given."""
     base = nsys.report_base(bench.folder, name)
-    ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words], variables)
-    nsys.read(bench.nsys, base, ended)
+    nsys.read(bench.nsys, base, run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node")]))
     folder = os.path.dirname(base)
-    return of_nsys(next(os.path.join(folder, file) for file in sorted(os.listdir(folder)) if file.endswith(".sqlite")))
+    return median(of_nsys(next(os.path.join(folder, file) for file in sorted(os.listdir(folder)) if file.endswith(".sqlite"))))
 
 
 def compare(report, what, ours, theirs):
@@ -99,18 +105,34 @@ def check(bench, report, loop):
     program = bench.programs[loop.program]
     if program.missing:
         return report.check(loop.program, program.missing, None)
-    words, window = program.words(STEPS, *loop.words), f"{FIRST}-{LAST}"
+    words, window = program.words(loop.steps), f"{loop.first}-{loop.first + MANY - 1}"
     ours, theirs = [], []
-    for _ in range(ROUNDS):
+    for _ in range(loop.rounds):
         trace = os.path.join(bench.folder, f"busy-{loop.program}.tllmprof")
         if os.path.exists(trace):
             os.remove(trace)
-        ended = child.run(words, bench.shimmed(window, loop.rule, TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=LAST - FIRST + 1))
+        ended = child.run(words, bench.shimmed(window, loop.rule, TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=MANY))
         if ended.status != 0:
             report.raw(loop.program, ended)
         ours.append(median(of_record(bench.command, trace)))
-        theirs.append(median(run_nsys(bench, words, bench.shimmed(window, loop.rule), f"busy {loop.program}")))
+        theirs.append(by_nsys(bench, f"busy {loop.program}", lambda wrap: child.run([*wrap, *words], bench.shimmed(window, loop.rule))))
     return compare(report, loop.program, ours, theirs)
+
+
+def check_engine(bench, report, own, run):
+    """The same of an engine (engines.py)."""
+    what, ours, theirs = f"{own.name}, {run.label}", [], []
+    given = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{ENGINE_FIRST}-{ENGINE_FIRST + MANY - 1}", "TLLMPROF_STEP": "auto"}
+    for turn in range(ENGINE_ROUNDS):
+        folder = own.records(run)
+        made = own.made(run, f"kernels{turn}", dict(given, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", TLLMPROF_KERNELS=MANY))
+        if made.ended.status != 0:
+            report.raw(what, made.ended)
+        steps = [of_record(bench.command, path) for path in glob.glob(f"{folder}/*.tllmprof")]
+        ours.append(median(max(steps, key=len)))
+        theirs.append(by_nsys(bench, what, lambda wrap: own.made(
+            run, "nsys", given, (*wrap[:2], "--trace-fork-before-exec=true", *wrap[2:])).ended))
+    return compare(report, what, ours, theirs)
 
 
 def table(bench, _cuda, log):

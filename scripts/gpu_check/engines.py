@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import child, nsys
+from . import busy, captures, child, ledger, nsys
 from .kernels import Report
 from .programs import ROOT
 from .record_file import process_of
@@ -40,9 +40,10 @@ class Run:
     """One way to run an engine. words: a driver and its arguments; a model of MODELS stands for its folder.
 
     rule: what the record's rule must match. extra: how many steps the rule counts beyond the engine's own. facts: whether the record
-    has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it. routes: the
-    model has experts, and it is its routers that are looked at (engine_router.py). splits: only with a window that is split where the
-    batch is another (`SPLIT`).
+    has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it. looks_at:
+    something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
+    where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), or "captures", on demand
+    (captures.py).
     """
 
     label: str
@@ -52,9 +53,12 @@ class Run:
     facts: bool = False
     is_server: bool = False
     under_nsys: bool = True
-    routes: bool = False
-    splits: bool = False
+    looks_at: str = ""
     variables: dict = field(default_factory=dict)
+
+    @property
+    def is_load(self):
+        return not self.looks_at
 
 
 @dataclass(frozen=True)
@@ -103,13 +107,15 @@ ENGINES = {
     "vllm": Engine("vllm", vllm, (
         Run("offline", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, variables=LONG),
         Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, True, False, LONG),
-        Run("where split", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", splits=True, variables=LONG),
+        Run("where split", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="split", variables=LONG),
+        Run("busy", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="busy", variables=dict(LONG, ROUNDS=4)),
+        Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=100)),
         # In one process, which ends by itself: the library's last line is about the routers.
-        Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", routes=True,
+        Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (
         Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, True, False, LONG),
-        Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, routes=True,
+        Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (
         Run("offline", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::",
@@ -360,6 +366,7 @@ def check_run(bench, report, own, run):
         compared, unlike, apart = unlike_facts(process, armed.rows)
         report.check(f"{what}: batches", f"{compared - unlike} of {compared} as the engine's own (requests, tokens, tokens of prompts)",
                      compared > 0 and unlike == 0)
+    report.check(f"{what}: ledger", *ledger.judge(process))
     check_cost(report, what, plain, armed, apart)
     if run.under_nsys:
         check_nsys(bench, report, own, run, what)
@@ -437,11 +444,11 @@ def guarded(report, what, act, *arguments):
 def table(bench, folder, log, names, only, check_router):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
+    checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():
             what = f"{name}, {run.label}"
             if not only or any(one in what for one in only):
-                check = check_router if run.routes else check_split if run.splits else check_run
-                guarded(report, what, check, bench, report, own, run)
+                guarded(report, what, checks[run.looks_at], bench, report, own, run)
     return report.page(*TITLE)

@@ -9,13 +9,13 @@ import os
 import shutil
 import tarfile
 
-from . import child, engines
+from . import child, engines, ledger
 from .kernels import Report
 
 NAME = "records"
 # (window's first iteration, how many, how many with kernels): the next where the record is too large.
 SIZES = ((300, 20, 4), (300, 10, 2), (300, 4, 1))
-LARGEST = 60_000
+LARGEST = 120_000
 LOOPS = {"torch-graph": ("torch_graph", "auto", 400), "hf-generate": ("hf_generate", "auto", 400), "llama.cpp": ("llama.cpp", "auto", None)}
 TITLE = ("## Records of real engines", "", f"Compressed, at most {LARGEST} bytes.")
 
@@ -46,6 +46,7 @@ def made(bench, report, what, run):
         record = packed(path)
         iterations, kernels = process["inside"]["iterations"], process["kernel_window"]
         if len(record) <= LARGEST:
+            report.check(f"{what}: ledger", *ledger.judge(process))
             report.check(what, f"{len(record)} bytes; {process['rule']}; {iterations} iterations, kernels in "
                          f"{kernels['iterations'] if kernels else 0}", True)
             return record
@@ -54,9 +55,9 @@ def made(bench, report, what, run):
 
 
 def of_engine(bench, folder, name):
-    """(what, a function that runs it with settings) for each way to run the engine that is no server."""
+    """(what, a function that runs it with settings) for each way to run the engine under its load."""
     own = engines.Bench(bench, folder, name)
-    for run in own.engine.runs:
+    for run in (run for run in own.engine.runs if run.is_load):
         yield f"{name}-{run.label}".replace(" ", "-"), lambda given, run=run: own.made(run, NAME, given).ended
 
 

@@ -1,6 +1,6 @@
-// llama.cpp, a decode loop; an iteration is a llama_decode: llama_loop MODEL single | parallel
+// llama.cpp, a decode loop; an iteration is a llama_decode: llama_loop MODEL single [ROUNDS] | parallel
 //
-// single: a prompt, then one token at a time. parallel: eight sequences that come and go; a batch holds one token of
+// single: a prompt, then one token at a time, two rounds or so many. parallel: eight sequences that come and go; a batch holds one token of
 // each and, where a sequence begins, its prompt.
 #include <dlfcn.h>
 
@@ -52,9 +52,9 @@ static void decode(llama_context *context, const llama_batch &batch) {
     }
 }
 
-static long single(llama_context *context, llama_batch &batch) {
+static long single(llama_context *context, llama_batch &batch, int rounds) {
     long sum = 0;
-    for (int round = 0; round < 2; round++) {
+    for (int round = 0; round < rounds; round++) {
         llama_memory_seq_rm(llama_get_memory(context), 0, -1, -1);
         int position = 0;
         batch.n_tokens = 0;
@@ -109,7 +109,7 @@ static long parallel(llama_context *context, llama_batch &batch) {
 }
 
 int main(int count, char **words) {
-    if (count != 3) return 2;
+    if (count != 3 && count != 4) return 2;
     llama_log_set([](ggml_log_level level, const char *text, void *) {
         if (level >= GGML_LOG_LEVEL_WARN) fputs(text, stderr);
     }, nullptr);
@@ -130,7 +130,7 @@ int main(int count, char **words) {
     llama_context *context = llama_init_from_model(model, of_context);
     if (!context) return 1;
     llama_batch batch = llama_batch_init(512, 0, 1);
-    long sum = many ? parallel(context, batch) : single(context, batch);
+    long sum = many ? parallel(context, batch) : single(context, batch, count == 4 ? atoi(words[3]) : 2);
     printf("llama_loop %s %ld\n", words[2], sum);
     llama_batch_free(batch);
     llama_free(context);

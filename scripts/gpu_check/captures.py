@@ -1,0 +1,189 @@
+"""Captures on demand, one after the other, of a program that runs: each window holds exactly the iterations that were named.
+
+They are asked for on the control socket (docs/live.md), as the answer names the iterations, and is not mixed with a command's start.
+"""
+import glob
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from . import child
+from .kernels import Report
+from .record_file import process_of
+
+NAME = "captures"
+MANY, STEPS = 100, 5
+# The first iteration of a window, at most so many after the count when the request was confirmed.
+SOON = 2
+# A capture delays no step by more.
+DELAY_NS = 50_000_000
+PATIENCE = 120
+TITLE = ("## Captures on demand", "", f"{MANY} in a row of {STEPS} iterations of one process: windows that hold exactly the iterations that "
+         f"were named, and how far behind the count the first one was, at most {SOON} is wanted.")
+LOOPS = (("torch_graph", "cudaGraphLaunch", 50_000_000), ("llama.cpp", "sym:^llama_decode$", ("single", "100000")))
+
+
+class Client:
+    """A connection to a process's control socket: lines of JSON."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(30)
+        self.socket.connect(path)
+        self.lines = self.socket.makefile("r")
+
+    def ask(self, **what):
+        self.socket.sendall((json.dumps(what) + "\n").encode())
+
+    def answer(self, *events):
+        """The next of these events."""
+        while True:
+            line = self.lines.readline()
+            if not line:
+                raise RuntimeError("the process closed its socket")
+            found = json.loads(line)
+            if found["event"] in events:
+                return found
+
+    def status(self):
+        self.ask(do="status")
+        return self.answer("status")
+
+
+@dataclass
+class Captured:
+    before: int  # iterations when it was asked for
+    after: int  # and when it had been confirmed
+    first: int
+    last: int
+    why: str = ""
+
+
+def capture(client):
+    before = client.status()["iterations"]
+    client.ask(do="capture", steps=STEPS)
+    accepted = client.answer("accepted", "refused")
+    if accepted["event"] == "refused":
+        return Captured(before, before, 0, 0, accepted["why"])
+    after = client.status()["iterations"]
+    client.answer("closed")
+    return Captured(before, after, accepted["first"], accepted["last"])
+
+
+def busiest(folder):
+    """A connection to the process that listens in `folder` and makes steps, once there is one."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        for path in glob.glob(f"{folder}/*.sock"):
+            try:
+                client = Client(path)
+                if client.status()["iterations"] > 100:
+                    return client
+            except (OSError, RuntimeError):
+                pass
+        time.sleep(0.2)
+    raise RuntimeError(f"no process that makes steps listens in {folder}: {os.listdir(folder)}")
+
+
+def in_a_row(folder):
+    client = busiest(folder)
+    began = time.monotonic()
+    found = [capture(client) for _ in range(MANY)]
+    return found, time.monotonic() - began
+
+
+def judge(found, process, seconds):
+    """(in words, whether all is as wanted), of the captures and of the record's process."""
+    held = {window["first"]: [one["n"] for one in window["iterations"]] for window in process["windows"]}
+    refused = [one.why for one in found if one.why]
+    right = [one for one in found if not one.why and held.get(one.first) == list(range(one.first, one.last + 1))
+             and one.last - one.first + 1 == STEPS]
+    # The count may have gone on between the confirmation and the second question, not back.
+    late = [one.first - one.after for one in found if not one.why]
+    ok = len(right) == len(found) == MANY == len(process["windows"]) and max(late, default=0) <= SOON and not process["dropped"]
+    return (f"{len(right)} of {len(found)} in {seconds:.1f} s, {len(process['windows'])} windows; first at most {max(late, default=0)} "
+            f"behind the count; {process['dropped']} dropped" + (f"; refused: {refused[0]}" if refused else "")), ok
+
+
+def steps_around(rows, found, apart):
+    """(the longest delay of a step at a window's ends in ns, median after windows ÷ median between them), by the engine's own rows."""
+    ns = [later[0] - row[0] for row, later in zip(rows, rows[1:])]
+    median = statistics.median(ns)
+
+    def of(n):
+        at = n - apart
+        return ns[at] if 0 <= at < len(ns) else median
+
+    ends = [of(n) - median for one in found for n in (one.first - 1, one.first, one.last, one.last + 1)]
+    after = [of(n) for one in found for n in range(one.last + 2, one.last + 7)]
+    windows = [range(one.first - 1, one.last + 7) for one in found]
+    last = max(one.last for one in found)
+    others = [one for at, one in enumerate(ns) if not any(at + apart in window for window in windows) and at > last - apart]
+    return max(ends), statistics.median(after) / statistics.median(others) if others else None
+
+
+def settings(bench, folder):
+    return {"LD_PRELOAD": bench.shim, "TLLMPROF_CONTROL": folder, "TLLM_PROFILE_START_STOP": "none",
+            "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"}
+
+
+def private():
+    """A folder for sockets; their paths are short."""
+    return tempfile.mkdtemp(prefix="tllmprof-")
+
+
+def check_loop(bench, report, name, rule, steps):
+    program = bench.programs[name]
+    if program.missing:
+        return report.check(name, program.missing, None)
+    words = [*program.command[:-1], *steps] if isinstance(steps, tuple) else program.words(steps)
+    folder = private()
+    with open(f"{folder}/said", "w") as said:
+        running = subprocess.Popen(words, env=bench.variables(**settings(bench, folder), TLLMPROF_STEP=rule), stdin=subprocess.DEVNULL,
+                                   stdout=said, stderr=said, start_new_session=True)
+        try:
+            found, seconds = in_a_row(folder)
+        finally:
+            os.killpg(running.pid, signal.SIGTERM)
+            running.wait()
+    process = process_of(bench.command, glob.glob(f"{folder}/*.tllmprof")[0])
+    report.check(name, *judge(found, process, seconds))
+    return shutil.rmtree(folder)
+
+
+def check_engine(bench, report, own, run):
+    """The same of an engine (engines.py), which goes on under its load meanwhile."""
+    from .engines import largest, unlike_facts
+
+    what, folder = f"{own.name}, {run.label}", private()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(own.made, run, "captures", dict(settings(bench, folder), TLLMPROF_STEP="auto"))
+        try:
+            found, seconds = in_a_row(folder)
+        except Exception:
+            report.raw(what, running.result().ended)
+            raise
+        made = running.result()
+    process, _ = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    report.check(what, *judge(found, process, seconds))
+    _, _, apart = unlike_facts(process, made.rows)
+    delay, after = steps_around(made.rows, found, apart)
+    report.check(f"{what}: steps", f"none delayed by more than {delay / 1e6:.1f} ms at a window's ends; the five steps behind a window take "
+                 f"{after or 0:.3f} of those after all captures", delay <= DELAY_NS)
+    return shutil.rmtree(folder)
+
+
+def table(bench, _cuda, log):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(NAME, log)
+    for loop in LOOPS:
+        report.guarded(check_loop, bench, *loop)
+    return report.page(*TITLE)
