@@ -106,7 +106,8 @@ SGLANG_STEP = r"^py:sglang\.srt\.managers\.scheduler:Scheduler\.run_batch$"
 ENGINES = {
     "vllm": Engine("vllm", vllm, (
         Run("offline", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, variables=LONG),
-        Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, True, False, LONG),
+        Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, is_server=True, under_nsys=False,
+            variables=LONG),
         Run("where split", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="split", variables=LONG),
         Run("busy", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="busy", variables=dict(LONG, ROUNDS=4)),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=100)),
@@ -114,7 +115,7 @@ ENGINES = {
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (
-        Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, True, False, LONG),
+        Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, is_server=True, under_nsys=False, variables=LONG),
         Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (
