@@ -18,9 +18,13 @@ fn second() -> u64 {
         .as_secs()
 }
 
+const STEPS: u64 = 200;
+
 /// A program that makes steps for at least four seconds.
 fn lasting(program: Program) -> Ran {
-    program.env("PROGRAM_STEP_US", "20000").run("steps", 0, 200)
+    program
+        .env("PROGRAM_STEP_US", "20000")
+        .run("steps", 0, STEPS as usize)
 }
 
 fn sampled(ran: &Ran) -> BTreeSet<u32> {
@@ -50,8 +54,11 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     let count = windows.len() as u64;
     assert!((2..=seconds).contains(&count), "{windows:?} in {seconds} s");
     for (place, (first, last)) in windows.iter().enumerate() {
-        assert_eq!(last - first, 2, "{windows:?}");
-        assert_steps(&ran, place, 3);
+        // The end of the program may cut the last one short.
+        if *last + 1 < STEPS {
+            assert_eq!(last - first, 2, "{windows:?}");
+            assert_steps(&ran, place, 3);
+        }
     }
     let firsts: BTreeSet<_> = windows.iter().map(|window| window.0 as u32).collect();
     assert_eq!(sampled(&ran), firsts);
@@ -59,10 +66,8 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     assert!(ran.said("kernels are sampled: 3 iterations each 1s"));
 
     let text = Report::new(vec![ran.process()]).text();
-    let of = format!(
-        "kernels of {} steps (3 steps each 1 s, {count} samples)",
-        3 * count
-    );
+    let steps: u64 = windows.iter().map(|(first, last)| last - first + 1).sum();
+    let of = format!("kernels of {steps} steps (3 steps each 1 s, {count} samples)");
     assert!(text.contains(&of), "{text}");
 
     let plain = lasting(Program::plain(Reach::LookedUp));

@@ -3,7 +3,7 @@
 //! The stand-in's clock stands still here but for waits (`STANDIN_CLOCK=virtual`), so that times are the
 //! same on every machine. Handles of what is gone end a program there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -65,6 +65,7 @@ fn ran(how: &str, steps: u32, window: &str, variables: &[(&str, &str)]) -> Ran {
         .env("TLLMPROF_START_STOP", window)
         .env("TLLMPROF_STEP", "cudaGraphLaunch")
         .env("TLLMPROF_TRACE", "x.tllmprof")
+        .env("TLLMPROF_GPU_TIMES", "all")
         .env("STANDIN_CLOCK", "virtual")
         .env("STANDIN_WORK_NS", "1000")
         .env("STANDIN_WORK_LOG", &log)
@@ -343,6 +344,23 @@ fn a_window_that_the_process_ends_with_has_its_times() {
         assert_eq!(ran.recorded(11), ran.true_ones(11), "{how}");
         assert_eq!(ran.lost(), 0, "{how}");
     }
+}
+
+#[test]
+fn of_short_steps_some_blocks_have_times_and_those_are_exact() {
+    const BLOCK: u64 = 8;
+    let ran = ran("plain", 400, "3-399", &[("TLLMPROF_GPU_TIMES", "auto")]);
+    let timed: BTreeSet<_> = ran.spans().iter().map(|span| span.iteration).collect();
+    let blocks: BTreeSet<_> = timed.iter().map(|n| (n - 3) / BLOCK).collect();
+    assert!(blocks.contains(&0), "{timed:?}");
+    assert!(blocks.len() < 397 / BLOCK as usize, "{timed:?}");
+    for block in blocks {
+        for step in (3 + block * BLOCK..3 + (block + 1) * BLOCK).filter(|step| *step < 399) {
+            assert!(timed.contains(&step), "{step} of {timed:?}");
+            assert_eq!(ran.recorded(step), ran.true_ones(step), "{step}");
+        }
+    }
+    assert_eq!(ran.lost(), 0);
 }
 
 #[test]

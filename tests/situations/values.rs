@@ -70,6 +70,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLM_PROFILE_RECORD_GC", &[b"gc"]),
     ("TLLMPROF_GIL", &[b"3"]),
     ("TLLMPROF_GIL_MIN_US", &[b"1.5", b"-1"]),
+    ("TLLMPROF_GPU_TIMES", &[b"8", b"every"]),
     ("TLLMPROF_STACKS", &[b"1001", b"5Hz"]),
     ("TLLMPROF_NATIVE_STACKS", &[b"2"]),
     ("TLLM_TORCH_PROFILE_TRACE", &[b"/tmp/\xff.json"]),

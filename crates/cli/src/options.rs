@@ -82,6 +82,10 @@ pub struct Options {
     /// Sample native stacks, too, where the kernel permits it (perf_event_paranoid)
     #[arg(long)]
     native_stacks: bool,
+    /// GPU times by CUDA events: auto takes them in each iteration where that costs at most 1 % of its time, else in one
+    /// block of eight in so many; all: in each; off: none [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    gpu_times: Option<OsString>,
     /// Log level of the library: off, error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<OsString>,
@@ -172,6 +176,7 @@ impl Options {
                 "TLLMPROF_NATIVE_STACKS",
                 on(self.native_stacks, "1"),
             ),
+            ("--gpu-times", "TLLMPROF_GPU_TIMES", self.gpu_times.clone()),
             ("--nvtx-debug", "TLLM_NVTX_DEBUG", on(self.nvtx_debug, "1")),
             ("--llmapi", "TLLM_LLMAPI_ENABLE_NVTX", on(self.llmapi, "1")),
             (
@@ -379,6 +384,7 @@ mod tests {
             gil: true,
             stacks: Some("1".into()),
             native_stacks: true,
+            gpu_times: Some("all".into()),
             nvtx_debug: true,
             llmapi: true,
             torch_trace: Some("x".into()),
@@ -392,7 +398,7 @@ mod tests {
         let all = all();
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 27);
+        assert_eq!(given.len(), 28);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

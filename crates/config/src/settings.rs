@@ -10,6 +10,7 @@ use crate::condition::Condition;
 use crate::control::Control;
 use crate::error::{BadValue, Problem, shown, text};
 use crate::function::PyFunction;
+use crate::gpu_times::GpuTimes;
 use crate::kernels::Kernels;
 use crate::level::Level;
 use crate::nvtx_name::NvtxName;
@@ -71,6 +72,8 @@ pub struct Settings {
     pub stacks: Option<u64>,
     /// Native stacks are sampled, too.
     pub native_stacks: bool,
+    /// In which iterations GPU times are taken.
+    pub gpu_times: GpuTimes,
     pub torch_trace: Option<TracePath>,
     pub perfect_router: PerfectRouter,
     pub trace: Option<PathTemplate>,
@@ -191,6 +194,9 @@ impl Settings {
                 .unwrap_or(GIL_MIN_US),
             stacks: stacks.unwrap_or(native_stacks.then_some(stacks::STACKS_RATE)),
             native_stacks,
+            gpu_times: env
+                .set("TLLMPROF_GPU_TIMES", GpuTimes::parse)?
+                .unwrap_or_default(),
             torch_trace: env.set("TLLM_TORCH_PROFILE_TRACE", TracePath::parse)?,
             perfect_router: env
                 .first_set(&ROUTER_VARIABLES, PerfectRouter::parse)?

@@ -128,6 +128,11 @@ pub const VARIABLES: &[Variable] = &[
         "1: samples of native stacks, too, where the kernel permits it (perf_event_paranoid); default 0",
     ),
     variable(
+        "TLLMPROF_GPU_TIMES",
+        "GPU times by CUDA events: auto takes them in each iteration where that costs at most 1 % of its time, else in one block of \
+         eight in so many; all: in each; off: none; default auto",
+    ),
+    variable(
         "TLLM_TORCH_PROFILE_TRACE",
         "path of the PyTorch profiler's traces of the windows; -rank-R and -window-K go before its extension",
     ),

@@ -85,7 +85,7 @@ fn record(frame: &Frame, result: usize) {
         capturing: session::is_capturing(),
         stream: if failed { 0 } else { handle as u64 },
     };
-    recorder::call(since, failed, what);
+    let until = recorder::call(since, failed, what);
     if matches!(call.kind(), Kind::Wait(_)) {
         recorder::wait_ends();
     }
@@ -100,7 +100,7 @@ fn record(frame: &Frame, result: usize) {
         match work {
             // The next wait ends the work.
             Work::WAITED_FOR if failed => {}
-            Work::WAITED_FOR => gpu::after_wait(target),
+            Work::WAITED_FOR => gpu::after_wait(target, since, until),
             _ if failed => gpu::refused(target),
             _ => gpu::after_last(target),
         }

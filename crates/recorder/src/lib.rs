@@ -97,20 +97,23 @@ pub fn late(event: &Event) {
     }
 }
 
-/// As [`event`], of a call.
+/// As [`event`], of a call that returns now; when that is.
 #[inline(always)]
-pub fn call(start: u64, failed: bool, what: What) {
+pub fn call(start: u64, failed: bool, what: What) -> u64 {
+    let now = ticks();
     if is_keeping() {
         // A virtual machine that moves may find the counter behind.
-        let mut event = Event::new(start, ticks().saturating_sub(start), what);
+        let mut event = Event::new(start, now.saturating_sub(start), what);
         event.failed = failed;
         writers::write(&event);
     }
+    now
 }
 
 /// Remembers what is asked for. For the constructor.
 pub fn start(settings: &Settings) {
     watch::start(settings);
+    gpu::start(settings.gpu_times);
     if is_asked_for(settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
         flight::start(settings);

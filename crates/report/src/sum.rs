@@ -59,6 +59,8 @@ pub struct Sum {
     /// GPU time, of the iterations that `gpu_from` names.
     pub gpu: Option<Quantiles>,
     pub gpu_from: GpuFrom,
+    /// How many those are.
+    pub gpu_iterations: u64,
     /// What the GPU was at work of those iterations' time.
     pub gpu_share: Option<f64>,
     /// The same of their time without waiting for requests.
@@ -107,6 +109,7 @@ impl Sum {
             idle_total: total(|iteration| iteration.idle),
             gpu: Quantiles::of(measured().map(|(gpu, _)| gpu)),
             gpu_from,
+            gpu_iterations: measured().count() as u64,
             gpu_share: (took > 0.0).then(|| (gpu / took).min(1.0)),
             gpu_of_busy: (worked > 0.0).then(|| (gpu / worked).min(1.0)),
             with_kernels: Quantiles::of(times(true)),

@@ -264,6 +264,8 @@ export interface Sum {
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
     gpu_from: GpuFrom;
+    /** In how many iterations it was measured. */
+    gpu_iterations: number;
     /** How much of the time of those iterations the GPU was busy; `null`: not measured. Unit: part of 1. */
     gpu_share: number | null;
     /** How long those took in which kernels were recorded, which makes them longer; `null`: there are none. */

@@ -60,9 +60,11 @@ export function ledger(process: Process): HTMLElement {
 function bars({ inside, kernel_window }: Process, { host, gpu, stretched }: Ledger): HTMLElement[] {
     const longer = "recording kernels made these iterations longer";
     const without = kernel_window && kernel_window.iterations > 0 ? "in iterations without kernels" : "";
+    const measured = inside && inside.gpu_iterations < inside.iterations
+        ? `measured in ${count(inside.gpu_iterations)} of ${count(inside.iterations)} iterations` : "";
     return [
         ...bar("Host", "host", host, stretched ? longer : without),
-        ...bar("GPU", "gpu", gpu, inside?.gpu_from === "events" ? without : longer),
+        ...bar("GPU", "gpu", gpu, inside?.gpu_from === "events" ? measured : longer),
     ];
 }
 

@@ -24,13 +24,15 @@ pub(crate) mod driver;
 mod making;
 mod phase;
 pub(crate) mod pool;
+pub(crate) mod sampling;
 mod span;
 pub(crate) mod streams;
 mod supply;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
+use tllmprof_config::GpuTimes;
 use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Event, Info, What};
 
@@ -40,13 +42,14 @@ use driver::Driver;
 use making::Making;
 use phase::Phase;
 use pool::{Index, Pair, Span};
+use sampling::{Sampling, Spans};
 use span::{Ending, Fate, Why};
 pub use streams::Target;
 use streams::{Key, Open, Stream};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::gate;
 use tllmprof_platform::log;
-use tllmprof_sync::{Guard, Machine};
+use tllmprof_sync::{Guard, Lock, Machine};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -73,6 +76,18 @@ lifecycle::global! {
     /// Ticks of a nanosecond, as the bits of a number.
     #[fork(keep = "stored where a window opens")]
     static PER_NS: AtomicU64 = AtomicU64::new(0);
+    /// In which iterations times are taken: as [`GpuTimes`], and of which the open one is.
+    #[fork(keep = "set once, at the start")]
+    static MODE: AtomicU8 = AtomicU8::new(GpuTimes::Auto as u8);
+    #[fork(free)]
+    static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
+    #[fork(keep = "stored where an iteration begins")]
+    static IS_TAKEN: AtomicBool = AtomicBool::new(true);
+    /// Spans that have begun: between events, and by the host's clock.
+    #[fork(keep = "differences are looked at")]
+    static PAIRS: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "differences are looked at")]
+    static BY_CLOCK: AtomicU64 = AtomicU64::new(0);
     /// How many of these may be using an event or a stream's handle.
     #[fork(reset)]
     static USERS: AtomicU32 = AtomicU32::new(0);
@@ -93,11 +108,27 @@ pub enum Doomed {
     Primary(Option<u8>),
 }
 
+/// Remembers what is asked for. For the constructor.
+pub fn start(mode: GpuTimes) {
+    MODE.store(mode as u8, Ordering::Relaxed);
+}
+
+fn mode() -> GpuTimes {
+    let all = [GpuTimes::Off, GpuTimes::Auto, GpuTimes::All];
+    let asked = MODE.load(Ordering::Relaxed);
+    all.into_iter()
+        .find(|mode| *mode as u8 == asked)
+        .unwrap_or_default()
+}
+
 /// A window is about to open. `capturing`: a stream capture is under way.
 pub fn window_opens(capturing: bool) {
     let phase = PHASE.state();
-    if !is_on() || phase.is_over() {
+    if !is_on() || phase.is_over() || mode() == GpuTimes::Off {
         return;
+    }
+    if let Some(mut sampling) = SAMPLING.try_lock() {
+        sampling.window_opens();
     }
     let Some(driver) = Driver::find() else { return };
     if phase == Phase::Unused
@@ -129,6 +160,16 @@ pub fn make_events() {
 
 /// Work is for this iteration from here on.
 pub fn iteration_begins(n: u64) {
+    if PHASE.peek() == Phase::Timing
+        && let Some(mut sampling) = SAMPLING.try_lock()
+    {
+        let spans = Spans {
+            pairs: PAIRS.load(Ordering::Relaxed),
+            by_clock: BY_CLOCK.load(Ordering::Relaxed),
+        };
+        let is_taken = sampling.begins(mode(), since_ns(0) as u64, spans);
+        IS_TAKEN.store(is_taken, Ordering::Relaxed);
+    }
     LATEST.store(n, Ordering::Relaxed);
     ITERATION.store(n, Ordering::Relaxed);
 }
@@ -224,16 +265,20 @@ fn end_by_wait(driver: Driver, stream: &Stream) -> bool {
         return false;
     };
     if stream.open().is_some() {
-        let took = since_ns(open.since);
-        if took <= f64::from(stream.launches() + 1) * AT_ONCE_NS {
-            open.is_waited_for();
-        }
         if open.by_clock {
             return true;
+        }
+        if is_at_once(stream, since_ns(open.since)) {
+            open.is_waited_for();
         }
         timed(|| end_locked(driver, stream, &mut open, Why::Wait));
     }
     false
+}
+
+/// Whether the host has come to wait for a span at once, so many nanoseconds after its beginning.
+fn is_at_once(stream: &Stream, ns: f64) -> bool {
+    ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }
 
 /// As [`clock::ticks_per_ns`], which asks the kernel, said when a window last opened.
@@ -243,12 +288,15 @@ fn ticks_per_ns() -> f64 {
 
 /// Nanoseconds that have passed since a tick.
 fn since_ns(ticks: u64) -> f64 {
-    clock::ticks().saturating_sub(ticks) as f64 / ticks_per_ns()
+    between_ns(ticks, clock::ticks())
 }
 
-/// A call has waited for a stream.
-#[cold]
-pub fn after_wait(target: Target) {
+fn between_ns(since: u64, until: u64) -> f64 {
+    until.saturating_sub(since) as f64 / ticks_per_ns()
+}
+
+/// A call has waited for a stream from `since` to `until`, in ticks.
+pub fn after_wait(target: Target, since: u64, until: u64) {
     let Some(driver) = Driver::get() else { return };
     let Some(stream) = streams::find(target.key(driver)) else {
         return;
@@ -260,6 +308,9 @@ pub fn after_wait(target: Target) {
         return;
     }
     if stream.launches() > 0 {
+        if is_at_once(stream, between_ns(open.since, since)) {
+            open.is_waited_for();
+        }
         match pool::device_of(stream.context()) {
             Some(device) => {
                 let what = What::GpuSpan {
@@ -267,7 +318,7 @@ pub fn after_wait(target: Target) {
                     stream: stream.number(),
                     iteration: open.iteration,
                 };
-                let mut event = Event::new(open.since, since_ns(open.since) as u64, what);
+                let mut event = Event::new(open.since, between_ns(open.since, until) as u64, what);
                 event.cut = true;
                 writers::write(&event);
             }
@@ -422,11 +473,35 @@ fn timed(act: impl FnOnce()) -> bool {
 /// Begins a span.
 #[cold]
 fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) {
+    if let Some(stream) = known
+        && let Some(mut open) = stream.span.try_lock()
+        && stream.is(key)
+        && stream.open().is_none()
+        && !stream.has_begun(iteration)
+        && begins_without_events(stream, &mut open, iteration)
+    {
+        return;
+    }
     timed(|| {
         if begun(driver, key, known, iteration).is_none() {
             pool::lose(1);
         }
     });
+}
+
+/// Begins what needs no events, on a stream that has nothing open; whether that was so.
+fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
+    if !IS_TAKEN.load(Ordering::Relaxed) {
+        // Nothing is lost: the iteration is not one of those that are timed.
+        stream.miss(iteration);
+        return true;
+    }
+    let goes_by_clock = open.goes_by_clock(iteration);
+    if goes_by_clock {
+        BY_CLOCK.fetch_add(1, Ordering::Relaxed);
+        stream.begin(open, None, iteration, clock::ticks());
+    }
+    goes_by_clock
 }
 
 /// `None` where a span should have begun and could not.
@@ -444,8 +519,7 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
     if stream.open().is_some() {
         end_locked(driver, stream, &mut open, Why::Next);
     }
-    if open.goes_by_clock(iteration) {
-        stream.begin(&mut open, None, iteration, clock::ticks());
+    if begins_without_events(stream, &mut open, iteration) {
         return Some(());
     }
     if driver.is_capturing(stream.handle()) {
@@ -453,7 +527,10 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
     }
     let begun = give_first(driver, stream);
     match begun {
-        Some(_) => stream.begin(&mut open, begun, iteration, clock::ticks()),
+        Some(_) => {
+            PAIRS.fetch_add(1, Ordering::Relaxed);
+            stream.begin(&mut open, begun, iteration, clock::ticks());
+        }
         None => stream.miss(iteration),
     }
     begun.map(drop)

@@ -6,6 +6,7 @@ use tllmprof_record::contents::{Contents, Record, on_a_thread};
 use tllmprof_record::{Counter, Info};
 
 use super::{in_window, record};
+use crate::clock;
 use crate::gpu::driver::{Driver, made};
 use crate::gpu::*;
 use crate::{Event as Recorded, What};
@@ -352,12 +353,36 @@ fn launch_and_wait(stream: Target, times: usize) -> usize {
     for _ in 0..times {
         launch(stream);
         launch(stream);
+        let since = clock::ticks();
         if before_wait(Wait::Stream(stream)) {
-            after_wait(stream);
+            after_wait(stream, since, clock::ticks());
             by_clock += 1;
         }
     }
     by_clock
+}
+
+#[test]
+fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_lost() {
+    use crate::gpu::sampling::BLOCK;
+    let gpu = Gpu::new(23);
+    let stream = gpu.stream(1);
+    let before = gpu.lost();
+    let spans = gpu.spans(|| {
+        for n in 5..5 + 17 * BLOCK {
+            begin_iteration(n);
+            launch_and_wait(stream, 1);
+        }
+    });
+    let taken = shown(&spans).into_iter().map(|(n, _)| n);
+    assert_eq!(
+        taken.collect::<Vec<_>>(),
+        [5..5 + BLOCK, 5 + 16 * BLOCK..5 + 17 * BLOCK]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(gpu.lost(), before);
 }
 
 #[test]

@@ -273,6 +273,8 @@ struct JsonSum {
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
     gpu_from: GpuFrom,
+    /// In how many iterations it was measured.
+    gpu_iterations: u64,
     /// How much of the time of those iterations the GPU was busy; `null`: not measured.
     #[schemars(extend("unit" = "part of 1"))]
     gpu_share: Option<f64>,
@@ -553,6 +555,7 @@ impl JsonSum {
             idle: sum.idle,
             gpu: sum.gpu,
             gpu_from: sum.gpu_from,
+            gpu_iterations: sum.gpu_iterations,
             gpu_share: sum.gpu_share,
             with_kernels: sum.with_kernels,
             without_kernels: sum.without_kernels,

@@ -228,11 +228,14 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
     row("iteration", &sum.time, None);
     if let Some(gpu) = &sum.gpu {
         let what = match sum.gpu_from {
-            GpuFrom::Plain => "  GPU time",
-            GpuFrom::Stretched => "  GPU time, stretched",
-            GpuFrom::Kernels => "  GPU busy by kernels",
+            GpuFrom::Plain if sum.gpu_iterations < sum.iterations => {
+                format!("  GPU time ({})", sum.gpu_iterations)
+            }
+            GpuFrom::Plain => "  GPU time".to_owned(),
+            GpuFrom::Stretched => "  GPU time, stretched".to_owned(),
+            GpuFrom::Kernels => "  GPU busy by kernels".to_owned(),
         };
-        row(what, gpu, sum.gpu_share);
+        row(&what, gpu, sum.gpu_share);
     }
     if sum.wait.max > 0 {
         row(

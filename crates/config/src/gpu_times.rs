@@ -1,0 +1,45 @@
+//! In which iterations GPU times are taken.
+
+use crate::error::{Problem, quoted};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GpuTimes {
+    /// In none.
+    Off,
+    /// In all where that costs little, else in some.
+    #[default]
+    Auto,
+    /// In all.
+    All,
+}
+
+impl GpuTimes {
+    /// # Errors
+    /// None of the words.
+    pub fn parse(text: &str) -> Result<Self, Problem> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "0" | "off" => Ok(Self::Off),
+            "auto" => Ok(Self::Auto),
+            "1" | "all" => Ok(Self::All),
+            _ => Err(Problem::new(
+                format!("{} is none of them", quoted(text)),
+                "auto, all or off",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        assert_eq!(GpuTimes::parse(" All"), Ok(GpuTimes::All));
+        assert_eq!(GpuTimes::parse("auto"), Ok(GpuTimes::Auto));
+        assert_eq!(GpuTimes::parse("0"), Ok(GpuTimes::Off));
+        for bad in ["", "8", "every", "auto,all"] {
+            assert!(GpuTimes::parse(bad).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! In which iterations GPU times are taken: in all, where that costs a step at most a hundredth of its time, else in some.
+//!
+//! Iterations are taken in blocks, one block in so many, from the window's first iteration on: work of one iteration
+//! may run in the next, and steps of several kinds follow one another.
+
+use tllmprof_config::GpuTimes;
+
+/// Iterations of a block.
+pub const BLOCK: u64 = 8;
+/// What a pair of events makes a step longer by where the host has no time to spare, and what a span by the host's clock does:
+/// on an H100, 2026-11-24.
+const PAIR_NS: u64 = 3_500;
+const CLOCK_NS: u64 = 300;
+/// What they may cost, as a part of the time.
+const PART: u64 = 100;
+/// At least one block in so many is taken.
+const MOST: u64 = 16;
+
+/// Spans that have begun, in all.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Spans {
+    pub pairs: u64,
+    pub by_clock: u64,
+}
+
+/// Which iterations are taken. One block in `every`.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    every: u64,
+    /// Iterations of the window so far.
+    place: u64,
+    /// When the latest one began, if it was taken; nanoseconds on any clock.
+    since: Option<u64>,
+    /// What those took that were taken since the last decision, and the spans by then.
+    took: [u64; BLOCK as usize],
+    known: usize,
+    spans: Spans,
+}
+
+impl Sampling {
+    pub const fn new() -> Self {
+        Self {
+            every: 1,
+            place: 0,
+            since: None,
+            took: [0; BLOCK as usize],
+            known: 0,
+            spans: Spans {
+                pairs: 0,
+                by_clock: 0,
+            },
+        }
+    }
+
+    /// A window opens. What earlier ones showed still holds.
+    pub const fn window_opens(&mut self) {
+        self.place = 0;
+        self.since = None;
+        self.known = 0;
+    }
+
+    /// An iteration begins at `now`, in nanoseconds; whether its GPU times are taken.
+    pub fn begins(&mut self, mode: GpuTimes, now: u64, spans: Spans) -> bool {
+        if let Some(since) = self.since.take() {
+            self.took[self.known] = now.saturating_sub(since);
+            self.known += 1;
+            if self.known == self.took.len() {
+                self.decide(spans);
+            }
+        }
+        if self.known == 0 {
+            self.spans = spans;
+        }
+        let is_taken = match mode {
+            GpuTimes::Off => false,
+            GpuTimes::All => true,
+            GpuTimes::Auto => (self.place / BLOCK).is_multiple_of(self.every),
+        };
+        self.place += 1;
+        self.since = is_taken.then_some(now);
+        is_taken
+    }
+
+    fn decide(&mut self, spans: Spans) {
+        let pairs = spans.pairs.saturating_sub(self.spans.pairs);
+        let by_clock = spans.by_clock.saturating_sub(self.spans.by_clock);
+        let cost = (pairs * PAIR_NS + by_clock * CLOCK_NS) / BLOCK;
+        self.took.sort_unstable();
+        let median = self.took[self.took.len() / 2];
+        self.every = (cost * PART).div_ceil(median.max(1)).clamp(1, MOST);
+        self.known = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of so many iterations of a window, which are taken; each takes `ns`, and has spans if it is taken.
+    fn taken(
+        sampling: &mut Sampling,
+        mode: GpuTimes,
+        iterations: u64,
+        ns: u64,
+        of: Spans,
+    ) -> Vec<u64> {
+        sampling.window_opens();
+        let mut spans = sampling.spans;
+        let begins = |n: &u64| {
+            let is_taken = sampling.begins(mode, n * ns, spans);
+            if is_taken {
+                spans.pairs += of.pairs;
+                spans.by_clock += of.by_clock;
+            }
+            is_taken
+        };
+        (0..iterations).filter(begins).collect()
+    }
+
+    const ONE: Spans = Spans {
+        pairs: 1,
+        by_clock: 0,
+    };
+
+    #[test]
+    fn all_are_taken_where_that_is_cheap() {
+        let mut sampling = Sampling::new();
+        assert_eq!(
+            taken(&mut sampling, GpuTimes::Auto, 60, 350_000, ONE).len(),
+            60
+        );
+        let many = Spans {
+            pairs: 3,
+            by_clock: 20,
+        };
+        assert_eq!(
+            taken(&mut sampling, GpuTimes::Auto, 60, 1_650_000, many).len(),
+            60
+        );
+    }
+
+    #[test]
+    fn one_block_in_so_many_as_they_cost() {
+        let mut sampling = Sampling::new();
+        // 1.75 % of the time: every second block, from the second one on.
+        let first = taken(&mut sampling, GpuTimes::Auto, 48, 200_000, ONE);
+        assert_eq!(
+            first,
+            [0..8, 16..24, 32..40]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+        );
+        // The next window begins as this one went on.
+        let next = taken(&mut sampling, GpuTimes::Auto, 20, 200_000, ONE);
+        assert_eq!(
+            next,
+            [0..8, 16..20].into_iter().flatten().collect::<Vec<_>>()
+        );
+    }
+
+    #[test]
+    fn what_was_decided_changes_with_the_steps() {
+        let mut sampling = Sampling::new();
+        let short = taken(&mut sampling, GpuTimes::Auto, 8 * 33, 1_000, ONE);
+        let blocks: Vec<_> = short.iter().step_by(8).map(|n| n / 8).collect();
+        assert_eq!(blocks, [0, 16, 32]);
+        // The first block shows that they are long now.
+        let long = taken(&mut sampling, GpuTimes::Auto, 40, 10_000_000, ONE);
+        assert_eq!(long.len(), 40);
+    }
+
+    #[test]
+    fn one_long_step_changes_nothing() {
+        let mut sampling = Sampling::new();
+        let mut now = 0;
+        for n in 0..=BLOCK {
+            sampling.begins(
+                GpuTimes::Auto,
+                now,
+                Spans {
+                    pairs: n,
+                    by_clock: 0,
+                },
+            );
+            now += if n == 3 { 1_000_000_000 } else { 100_000 };
+        }
+        assert_eq!(sampling.every, 4);
+    }
+
+    #[test]
+    fn all_or_none_where_that_is_asked_for() {
+        let mut sampling = Sampling::new();
+        assert_eq!(
+            taken(&mut sampling, GpuTimes::All, 100, 1_000, ONE).len(),
+            100
+        );
+        assert!(taken(&mut sampling, GpuTimes::Off, 100, 1_000, ONE).is_empty());
+    }
+}
