@@ -122,6 +122,7 @@ fn end(counts: bool, cut: bool) {
     usage::iteration_ends(n);
     if is_inside {
         ENDED.fetch_add(1, Ordering::Relaxed);
+        header.add(Counter::NsInside, clock::ns(took));
     } else {
         flight::add(n, since, took);
     }

@@ -267,9 +267,11 @@ pub fn after_wait(target: Target) {
                     stream: stream.number(),
                     iteration: open.iteration,
                 };
-                let mut event = Event::new(open.since, since_ns(open.since) as u64, what);
+                let ns = since_ns(open.since) as u64;
+                let mut event = Event::new(open.since, ns, what);
                 event.cut = true;
                 writers::write(&event);
+                pool::measured(ns);
             }
             None => pool::lose(1),
         }
