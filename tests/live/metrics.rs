@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::{command, repo, run, skipped};
+use crate::common::{command, repo, run, skipped, tllmprof};
 use crate::place::{PATIENCE, Place, Running, wait_until};
 
 /// A program that is killed when it is needed no longer.
@@ -87,6 +87,25 @@ fn ranked(place: &Place) -> Running {
     place.start(&mut command)
 }
 
+/// The seconds that the iterations of the windows in its record took, and their spans on the GPU.
+fn inside(server: &Running) -> (f64, f64) {
+    let report = run(
+        command(tllmprof())
+            .args(["report", "--json"])
+            .arg(server.record()),
+        PATIENCE,
+    );
+    let json: Value = serde_json::from_slice(&report.stdout).unwrap();
+    let windows = json["processes"][0]["windows"].as_array().unwrap();
+    let iterations = windows
+        .iter()
+        .flat_map(|window| window["iterations"].as_array().unwrap());
+    iterations.fold((0.0, 0.0), |(took, gpu), one| {
+        let seconds = |name: &str| one[name].as_f64().unwrap() / 1e9;
+        (took + seconds("dur_ns"), gpu + seconds("gpu_ns"))
+    })
+}
+
 #[test]
 fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     let place = Place::new();
@@ -131,9 +150,34 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
         !values.contains_key("tllmprof_collections_total"),
         "{values:?}"
     );
+    let names = [
+        "tllmprof_window_seconds_total",
+        "tllmprof_window_gpu_seconds_total",
+    ];
+    assert_eq!(names.map(|name| values[name]), [0.0; 2]);
     let captured = place.tllmprof(&format!("capture {pid} --steps 3"));
     assert!(captured.status.success(), "{}", captured.err());
-    assert_eq!(served.values(pid)["tllmprof_windows_total"], 1.0);
+    let values = served.values(pid);
+    assert_eq!(values["tllmprof_windows_total"], 1.0);
+    // The same times as in the record.
+    let (took, gpu) = inside(&server);
+    let near = |name: &str, wanted: f64| {
+        let value = values[name];
+        assert!(
+            wanted > 0.0 && (value / wanted - 1.0).abs() < 0.001,
+            "{name}: {value}, {wanted}"
+        );
+    };
+    near(names[0], took);
+    near(names[1], gpu);
+    // They stay as they are while no window is open.
+    let since = counted(&values);
+    wait_until("more", || counted(&served.values(pid)) > since + 50.0);
+    let later = served.values(pid);
+    assert_eq!(
+        names.map(|name| later[name]),
+        names.map(|name| values[name])
+    );
     // What is not there, and not allowed.
     assert_eq!(served.ask("GET", "/else").0, 404);
     assert_eq!(served.ask("POST", "/metrics").0, 405);
@@ -250,6 +294,13 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
             one["value"][1].as_str().unwrap().parse::<f64>().unwrap() > 1.0
         })
     });
+    // The counters of windows have been scraped by now, and grow with one.
+    let captured = place.tllmprof(&format!("capture {} --steps 20", server.pid()));
+    assert!(captured.status.success(), "{}", captured.err());
+    wait_until("the window", || {
+        let seen = query(&prometheus, "tllmprof_window_seconds_total > 0");
+        !seen.is_empty()
+    });
     let dashboard: Value =
         serde_json::from_slice(&fs::read(repo().join("examples/grafana.json")).unwrap()).unwrap();
     let targets = |panel: &Value| panel["targets"].as_array().unwrap().clone();
@@ -258,11 +309,13 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
     assert!(exprs.len() > 8);
     for target in exprs {
         let expr = target["expr"].as_str().unwrap();
-        let expr = expr.replace("$__rate_interval", "10s").replace("$run", "r");
-        let found = query(&prometheus, &expr);
+        let expr = expr.replace("$__rate_interval", "60s").replace("$run", "r");
         // Nothing of Python runs here.
-        let is_of_python = expr.contains("collections") || expr.contains("gil");
-        assert_eq!(found.is_empty(), is_of_python, "{expr}: {found:?}");
+        if expr.contains("collections") || expr.contains("gil") {
+            assert_eq!(query(&prometheus, &expr), [Value::Null; 0], "{expr}");
+        } else {
+            wait_until(&expr, || !query(&prometheus, &expr).is_empty());
+        }
     }
     server.end();
 }

@@ -24,7 +24,7 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     wait_until("figures", || {
         let is_full = |row: &str| {
             let cells: Vec<_> = row.split_whitespace().collect();
-            cells.len() == 13
+            cells.len() == 14
                 && cells[2] == "armed"
                 && cells[3..5]
                     .iter()
@@ -32,8 +32,10 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
                 && [cells[6], cells[8]]
                     .iter()
                     .all(|unit| ["ms", "µs", "us", "s"].contains(unit))
-                && cells[9].parse::<f64>().is_ok_and(|n| n > 0.0)
-                && cells[10..] == ["-"; 3]
+                // No window has measured GPU times.
+                && cells[9] == "-"
+                && cells[10].parse::<f64>().is_ok_and(|n| n > 0.0)
+                && cells[11..] == ["-"; 3]
         };
         let text = top.text();
         ranks.iter().enumerate().all(|(rank, process)| {
@@ -59,6 +61,17 @@ fn top_shows_the_ranks_and_captures_what_is_selected() {
     let (first, last) = taken[1][0];
     assert_eq!(last - first, 49);
     top.wait_for(&format!("{second}     1  {first}-{last}  "));
+    // The GPU's share of the window's time is in the row of this rank alone.
+    let has_share = |rank: usize| {
+        let begin = format!("{}     {rank}  armed", ranks[rank].pid());
+        let text = top.text();
+        let row = text
+            .lines()
+            .find(|line| line.trim_start().starts_with(&begin));
+        row.is_some_and(|row| row.split_whitespace().nth(9) != Some("-"))
+    };
+    wait_until("the share", || has_share(1));
+    assert_eq!([0, 2, 3].map(has_share), [false; 3]);
     // With ESC all are selected, and all are captured in the same iterations.
     top.press(b"\x1b");
     top.wait_for("selected: all");

@@ -33,6 +33,10 @@ pub enum Counter {
     /// Iterations of windows without an event: later ones had begun when they would have been written.
     /// They count among [`Counter::Iterations`] and [`Counter::EventsDropped`], too.
     IterationsPassed,
+    /// Nanoseconds of GPU spans, which are measured inside windows only; those of streams that work at once add up.
+    GpuNs,
+    /// Nanoseconds that the iterations took, inside windows, of which GPU spans are taken.
+    NsInside,
     /// How many iterations outside windows the record keeps, in chunks that are used again; 0: none.
     Flight,
 }
@@ -55,9 +59,11 @@ impl Counter {
             Self::Windows => 72,
             Self::IterationsPassed => 73,
             Self::Flight => 74,
+            Self::GpuNs => 75,
+            Self::NsInside => 76,
         };
         index as usize
     }
 }
 
-const _: () = assert!(Counter::Flight.index() < COUNTERS);
+const _: () = assert!(Counter::NsInside.index() < COUNTERS);

@@ -16,7 +16,16 @@ lifecycle::global! {
     /// The first moment of the process on three clocks, the counter's ticks first. 0 for none.
     #[fork(keep = "clocks go on")]
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+
+    /// How many ticks a nanosecond has, as a floating-point number's bits, and in how many calls that is looked up
+    /// again: the longer ticks are known, the better.
+    #[fork(keep = "clocks go on")]
+    static RECENT: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "as the ticks")]
+    static LOOKUP_IN: AtomicU64 = AtomicU64::new(0);
 }
+
+const LOOKUP_EVERY: u64 = 1024;
 
 /// Remembers this moment, whatever the clock is going to be: the longer ticks are known, the better.
 /// For the constructor, and cheap.
@@ -103,6 +112,25 @@ pub fn ticks_per_ns() -> f64 {
     let ticks = now.ticks.saturating_sub(first.ticks);
     let ns = now.monotonic_ns.saturating_sub(first.monotonic_ns);
     ticks as f64 / ns.max(1) as f64
+}
+
+/// As [`ticks_per_ns`], of some calls ago, at next to no cost.
+pub fn recent_ticks_per_ns() -> f64 {
+    let left = LOOKUP_IN.load(Ordering::Acquire);
+    if left == 0 {
+        let per_ns = ticks_per_ns();
+        RECENT.store(per_ns.to_bits(), Ordering::Relaxed);
+        LOOKUP_IN.store(LOOKUP_EVERY, Ordering::Release);
+        return per_ns;
+    }
+    // Of threads that come at once one counts.
+    LOOKUP_IN.store(left - 1, Ordering::Release);
+    f64::from_bits(RECENT.load(Ordering::Relaxed))
+}
+
+/// Nanoseconds that so many ticks take, as far as is known now.
+pub fn ns(ticks: u64) -> u64 {
+    (ticks as f64 / recent_ticks_per_ns()) as u64
 }
 
 /// Milliseconds, to no better than some.

@@ -122,6 +122,9 @@ fn end(counts: bool, cut: bool) {
     usage::iteration_ends(n);
     if is_inside {
         ENDED.fetch_add(1, Ordering::Relaxed);
+        if gpu::is_taken() {
+            header.add(Counter::NsInside, clock::ns(took));
+        }
     } else {
         flight::add(n, since, took);
     }

@@ -22,16 +22,9 @@ lifecycle::global! {
     /// Nanoseconds of each cause since then.
     #[fork(reset)]
     static SUMS: [AtomicU64; CAUSES] = [const { AtomicU64::new(0) }; CAUSES];
-    /// How many ticks a microsecond has, as a floating-point number's bits, and in how many iterations that is looked
-    /// up again: the longer ticks are known, the better.
-    #[fork(keep = "clocks go on")]
-    static TICKS_PER_US: AtomicU64 = AtomicU64::new(0);
-    #[fork(keep = "as the ticks")]
-    static LOOKUP_IN: AtomicU64 = AtomicU64::new(0);
 }
 
 const CAUSES: usize = 4;
-const LOOKUP_EVERY: u64 = 1024;
 
 /// What time goes to.
 #[derive(Clone, Copy)]
@@ -75,30 +68,20 @@ pub fn add(cause: Cause, ticks: u64) {
 #[inline]
 pub fn add_ns(cause: Cause, ns: u64) {
     if is_watching() {
-        let per_us = f64::from_bits(TICKS_PER_US.load(Ordering::Relaxed));
-        add(cause, (ns as f64 * per_us / 1e3) as u64);
+        add(cause, (ns as f64 * clock::recent_ticks_per_ns()) as u64);
     }
 }
 
 /// The calling thread begins an iteration: what the time of the one before went to. With the session's lock.
 pub fn take() -> Spent {
     THREAD.store(this_thread(), Ordering::Relaxed);
-    let left = LOOKUP_IN.load(Ordering::Relaxed);
-    if left == 0 {
-        let per_us = clock::ticks_per_ns() * 1e3;
-        TICKS_PER_US.store(per_us.to_bits(), Ordering::Relaxed);
-    }
-    LOOKUP_IN.store(
-        left.checked_sub(1).unwrap_or(LOOKUP_EVERY),
-        Ordering::Relaxed,
-    );
-    let per_us = f64::from_bits(TICKS_PER_US.load(Ordering::Relaxed));
+    let per_ns = clock::recent_ticks_per_ns();
     let ns = |cause: Cause| {
         let sum = &SUMS[cause as usize];
         // Most iterations have none, and a swap would lock the cache line.
         match sum.load(Ordering::Relaxed) {
             0 => 0,
-            _ => (sum.swap(0, Ordering::Relaxed) as f64 * 1e3 / per_us) as u64,
+            _ => (sum.swap(0, Ordering::Relaxed) as f64 / per_ns) as u64,
         }
     };
     Spent {

@@ -79,6 +79,26 @@ impl Figures {
         self.counter(Counter::GilHandoffs)
     }
 
+    /// Nanoseconds of GPU work inside windows, of all streams; nothing where there were windows and none was measured.
+    pub fn gpu_ns(&self) -> Option<u64> {
+        Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.inside_ns() == 0)
+    }
+
+    /// Nanoseconds that the iterations inside windows took.
+    pub const fn inside_ns(&self) -> u64 {
+        self.header.counter(Counter::NsInside)
+    }
+
+    /// GPU work as a share of the time of the iterations inside windows, since `before`; nothing where there was none.
+    pub fn gpu_share(&self, before: Option<&Self>) -> Option<f64> {
+        let since = |of: fn(&Self) -> Option<u64>| {
+            let old = before.and_then(of).unwrap_or(0);
+            Some(of(self)?.saturating_sub(old))
+        };
+        let inside = since(|figures| Some(figures.inside_ns())).filter(|ns| *ns > 0)?;
+        Some(since(Self::gpu_ns)? as f64 / inside as f64)
+    }
+
     /// Windows that were opened.
     pub const fn windows(&self) -> u64 {
         self.header.counter(Counter::Windows)

@@ -179,6 +179,11 @@ pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }
 
+/// Whether the GPU times of the open iteration are taken, if any are.
+pub fn is_taken() -> bool {
+    IS_TAKEN.load(Ordering::Relaxed)
+}
+
 /// Whether GPU times depend on calls now.
 #[inline]
 pub fn is_timing() -> bool {
@@ -318,9 +323,11 @@ pub fn after_wait(target: Target, since: u64, until: u64) {
                     stream: stream.number(),
                     iteration: open.iteration,
                 };
-                let mut event = Event::new(open.since, between_ns(open.since, until) as u64, what);
+                let ns = between_ns(open.since, until) as u64;
+                let mut event = Event::new(open.since, ns, what);
                 event.cut = true;
                 writers::write(&event);
+                pool::measured(ns);
             }
             None => pool::lose(1),
         }
@@ -491,7 +498,7 @@ fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
 
 /// Begins what needs no events, on a stream that has nothing open; whether that was so.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
-    if !IS_TAKEN.load(Ordering::Relaxed) {
+    if !is_taken() {
         // Nothing is lost: the iteration is not one of those that are timed.
         stream.miss(iteration);
         return true;

@@ -278,6 +278,11 @@ pub fn lose(spans: usize) {
     }
 }
 
+/// A span took so long.
+pub fn measured(ns: u64) {
+    add(Counter::GpuNs, ns);
+}
+
 impl Pool {
     const fn new() -> Self {
         const NO_SPAN: Span = Span {
@@ -467,9 +472,11 @@ impl Pool {
             stream: span.stream,
             iteration: span.iteration,
         };
-        let mut event = Recorded::new(start as u64, duration.max(0.0).round() as u64, what);
+        let ns = duration.max(0.0).round() as u64;
+        let mut event = Recorded::new(start as u64, ns, what);
         event.cut = span.cut;
         writers::write(&event);
+        measured(ns);
         self.first_unread = (self.first_unread + 1) % MOST;
         self.unread_count -= 1;
         if let Some((last, _)) = self.last.replace((span.pair, start)) {

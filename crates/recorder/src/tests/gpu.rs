@@ -56,6 +56,11 @@ impl Gpu {
     fn lost(&self) -> u64 {
         self.record.read().header.counter(Counter::GpuSpansLost)
     }
+
+    /// GPU time so far.
+    fn counted_ns(&self) -> u64 {
+        self.record.read().header.counter(Counter::GpuNs)
+    }
 }
 
 fn begin_iteration(n: u64) {
@@ -119,6 +124,52 @@ fn each_streams_work_is_a_span_of_its_iteration() {
         .collect();
     assert_eq!(streams.len(), 2);
     assert_eq!(gpu.lost(), before);
+}
+
+#[test]
+fn gpu_time_and_the_time_of_iterations_are_counted_inside_windows_only() {
+    let gpu = Gpu::new(15);
+    let stream = gpu.stream(1);
+    let counted = || {
+        let header = gpu.record.read().header;
+        [Counter::GpuNs, Counter::NsInside].map(|counter| header.counter(counter))
+    };
+    let iterate = |n| {
+        begin_iteration(n);
+        if is_timing() {
+            launch(stream);
+            before_wait(Wait::Stream(stream));
+        }
+        crate::iteration_ends(true);
+    };
+    let before = counted();
+    on_a_thread(|| iterate(3));
+    assert_eq!(counted(), before);
+    let thread = on_a_thread(|| {
+        window_opens(false);
+        in_window(5, || (5..8).for_each(iterate));
+        end();
+    });
+    let after = counted();
+    let contents = gpu.record.read();
+    let measured: u64 = spans(&contents, thread)
+        .iter()
+        .map(|span| span.duration)
+        .sum();
+    assert!(measured >= 3000, "{measured}");
+    assert_eq!(after[0] - before[0], measured);
+    let iterations = contents.of(thread).into_iter();
+    let iterations: Vec<_> = iterations
+        .filter(|event| matches!(event.what, What::Iteration { .. }))
+        .map(|event| event.duration as f64 / crate::ticks_per_ns())
+        .collect();
+    assert_eq!(iterations.len(), 3);
+    let took = (after[1] - before[1]) as f64;
+    // Each is rounded down to a nanosecond, and the clock is tied anew.
+    let difference = (iterations.iter().sum::<f64>() - took).abs();
+    assert!(difference <= 3.0 + took / 1000.0, "{iterations:?}: {took}");
+    on_a_thread(|| iterate(9));
+    assert_eq!(counted(), after);
 }
 
 #[test]
@@ -389,7 +440,7 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
 fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
     let gpu = Gpu::new(20);
     let stream = gpu.stream(1);
-    let before = gpu.lost();
+    let (before, before_ns) = (gpu.lost(), gpu.counted_ns());
     let mut by_clock = Vec::new();
     let mut recorded = Vec::new();
     let spans = gpu.spans(|| {
@@ -411,6 +462,8 @@ fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
             .count()
     };
     assert_eq!([5, 6, 7].map(cut), [0, by_clock[1], by_clock[2]]);
+    let measured: u64 = spans.iter().map(|span| span.duration).sum();
+    assert_eq!(gpu.counted_ns() - before_ns, measured);
     assert_eq!(shown(&spans).len(), 3 * 14);
     assert_eq!(gpu.lost(), before);
 }

@@ -23,6 +23,8 @@ pub struct Family {
 enum Of {
     Counter(fn(&Seen) -> Option<u64>),
     Gauge(fn(&Seen) -> Option<u64>),
+    /// In nanoseconds; shown in seconds.
+    Seconds(fn(&Seen) -> Option<u64>),
     /// How long iterations take, in seconds.
     Durations,
     /// 1, with what is said of the process in words.
@@ -58,7 +60,7 @@ const BOUNDS: [(u64, &str); 22] = [
 ];
 
 /// All of them.
-pub const FAMILIES: [Family; 10] = [
+pub const FAMILIES: [Family; 12] = [
     Family {
         name: "tllmprof_processes",
         help: "Processes that listen.",
@@ -88,6 +90,16 @@ pub const FAMILIES: [Family; 10] = [
         name: "tllmprof_windows_total",
         help: "Windows that were captured into the record.",
         of: Of::Counter(|seen| Some(seen.figures.as_ref()?.windows())),
+    },
+    Family {
+        name: "tllmprof_window_seconds_total",
+        help: "Time of the iterations inside windows.",
+        of: Of::Seconds(|seen| Some(seen.figures.as_ref()?.inside_ns())),
+    },
+    Family {
+        name: "tllmprof_window_gpu_seconds_total",
+        help: "GPU time of the iterations inside windows; streams that work at once add up.",
+        of: Of::Seconds(|seen| seen.figures.as_ref()?.gpu_ns()),
     },
     Family {
         name: "tllmprof_waits_total",
@@ -129,7 +141,7 @@ pub fn text(seen: &[Seen]) -> String {
 impl Family {
     const fn kind(&self) -> &'static str {
         match self.of {
-            Of::Counter(_) => "counter",
+            Of::Counter(_) | Of::Seconds(_) => "counter",
             Of::Gauge(_) | Of::Info | Of::Count => "gauge",
             Of::Durations => "histogram",
         }
@@ -147,6 +159,10 @@ impl Family {
             let _ = match &self.of {
                 Of::Counter(value) | Of::Gauge(value) => match value(seen) {
                     Some(value) => writeln!(out, "{name}{{{labels}}} {value}"),
+                    None => Ok(()),
+                },
+                Of::Seconds(ns) => match ns(seen) {
+                    Some(ns) => writeln!(out, "{name}{{{labels}}} {}", ns as f64 / 1e9),
                     None => Ok(()),
                 },
                 Of::Info => {

@@ -145,8 +145,8 @@ impl View {
 pub fn table(rows: &[Row]) -> String {
     let mut cells = vec![
         [
-            "PID", "RANK", "STATE", "STEPS", "STEPS/S", "P50", "P99", "WAITS/S", "GC/S", "GIL/S",
-            "ENGINE",
+            "PID", "RANK", "STATE", "STEPS", "STEPS/S", "P50", "P99", "GPU", "WAITS/S", "GC/S",
+            "GIL/S", "ENGINE",
         ]
         .map(str::to_owned),
     ];
@@ -162,13 +162,14 @@ pub fn table(rows: &[Row]) -> String {
             rate(row.rate),
             time(row.p50),
             time(row.p99),
+            or_dash(row.gpu.map(Share)),
             rate(row.waits),
             rate(row.collections),
             rate(row.handoffs),
             or_dash(status.engine.as_ref().map(printable)),
         ]
     }));
-    shown::table(&cells, &[0, 1, 3, 4, 5, 6, 7, 8, 9])
+    shown::table(&cells, &[0, 1, 3, 4, 5, 6, 7, 8, 9, 10])
 }
 
 fn captured(all: &[Captured]) -> String {
@@ -212,6 +213,7 @@ mod tests {
             status,
             rate: Some(1000.0),
             p50: Some(1_234_567),
+            gpu: Some(0.25),
             ..Row::default()
         }
     }
@@ -235,8 +237,8 @@ mod tests {
     fn rows_have_figures_and_dashes() {
         assert_eq!(
             table(&[row(7)]),
-            "PID  RANK  STATE  STEPS  STEPS/S      P50  P99  WAITS/S  GC/S  GIL/S  ENGINE\n  \
-             7     -  armed     70     1000  1.23 ms    -        -     -      -  -\n"
+            "PID  RANK  STATE  STEPS  STEPS/S      P50  P99     GPU  WAITS/S  GC/S  GIL/S  ENGINE\n  \
+             7     -  armed     70     1000  1.23 ms    -  25.0 %        -     -      -  -\n"
         );
     }
 

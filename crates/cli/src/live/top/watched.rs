@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use tllmprof_control::{Event, Request, Status};
+use tllmprof_control::{Event, Phase, Request, Status};
 
 use crate::live::ps::rate;
 use crate::live::record::Figures;
@@ -35,6 +35,8 @@ pub struct Row {
     pub waits: Option<f64>,
     pub collections: Option<f64>,
     pub handoffs: Option<f64>,
+    /// GPU time as a share of the time inside the windows that closed lately; where none did, of all so far.
+    pub gpu: Option<f64>,
 }
 
 pub struct Watched {
@@ -149,6 +151,7 @@ impl One {
         };
         row.p50 = row.p50.or_else(|| figures.quantile(0.5));
         row.p99 = figures.quantile(0.99);
+        row.gpu = figures.gpu_share(None);
         if let Some(before) = &first.figures {
             let latest = figures.durations().since(before.durations());
             let of = |share| Some(figures.ns(latest.quantile(share)?));
@@ -162,6 +165,13 @@ impl One {
             row.waits = a_second(before.waits(), figures.waits());
             row.collections = counted(Figures::collections);
             row.handoffs = counted(Figures::handoffs);
+            // Times of the GPU are read late while a window is open, and the last of them where it closes.
+            let has_open = [first, last]
+                .iter()
+                .any(|look| look.status.phase != Phase::Armed);
+            if !has_open {
+                row.gpu = figures.gpu_share(Some(before)).or(row.gpu);
+            }
         }
         row
     }
