@@ -35,6 +35,12 @@ pub enum Counter {
     IterationsPassed,
     /// How many iterations outside windows the record keeps, in chunks that are used again; 0: none.
     Flight,
+    /// Windows that the record no longer has, of [`Counter::Windows`]: the oldest, whose chunks are used again.
+    WindowsDropped,
+    /// The tick up to which windows that the record no longer has were opened; those that it has were opened later.
+    DroppedUntil,
+    /// Bytes that the record may take, where the oldest windows go once it has them; 0: none go.
+    Keep,
 }
 
 impl Counter {
@@ -55,9 +61,12 @@ impl Counter {
             Self::Windows => 72,
             Self::IterationsPassed => 73,
             Self::Flight => 74,
+            Self::WindowsDropped => 75,
+            Self::DroppedUntil => 76,
+            Self::Keep => 77,
         };
         index as usize
     }
 }
 
-const _: () = assert!(Counter::Flight.index() < COUNTERS);
+const _: () = assert!(Counter::Keep.index() < COUNTERS);
