@@ -170,3 +170,54 @@ fn a_window_on_demand_takes_its_past_with_it() {
     found.truncate(3);
     assert_eq!(found, [(with.0 - 10, with.0 - 1), with, without]);
 }
+
+#[test]
+fn the_past_of_old_windows_goes_with_them_where_the_record_is_bounded() {
+    let load = Load::new();
+    let variables = [
+        ("TLLMPROF_FLIGHT", "4"),
+        ("TLLMPROF_WHEN", "prefill_tokens > 0"),
+        ("TLLMPROF_WHEN_AT_MOST", "10000/1h"),
+        ("TLLMPROF_WHEN_STEPS", "3"),
+        ("TLLMPROF_KEEP", "1M"),
+        ("LAST", "10000"),
+        ("FAST", "1"),
+    ];
+    let Some(child) = waits(&load, "", &variables) else {
+        return;
+    };
+    let record = load.scratch.path("steps.tllmprof");
+    assert_eq!(fs::metadata(&record).unwrap().len(), 1 << 20);
+    kill(child);
+    let process = load.report().unwrap();
+    assert_eq!(process["damage"], Value::Null, "{process}");
+    assert_eq!(process["dropped"], 0);
+    let found = windows(&process);
+    // A trigger at each step 4 of 10, the four steps up to it, and at the end those that were kept then.
+    let first = found[0].0 / 10 * 10;
+    let triggered = (first..10_000).step_by(10);
+    let pairs = triggered.flat_map(|at| [(at + 1, at + 4), (at + 5, at + 7)]);
+    let mut expected: Vec<_> = pairs.collect();
+    expected.retain(|window| window.0 >= found[0].0);
+    expected.push((9_998, 9_999));
+    assert_eq!(found, expected);
+    let gone = number(&process["windows_dropped"]);
+    assert_eq!(gone + found.len() as u64, 2001);
+    assert!(found.len() > 50, "{}", found.len());
+    let kept: Vec<_> = iterations(&process)
+        .iter()
+        .map(|one| number(&one["n"]))
+        .collect();
+    let whole = expected.iter().flat_map(|(first, last)| *first..=*last);
+    assert_eq!(kept, whole.collect::<Vec<_>>());
+    assert!(
+        iterations(&process)
+            .iter()
+            .all(|one| one["batch"]["requests"] == 8 && number(&one["calls"]) >= 2)
+    );
+    let named = process["threads"].as_array().unwrap();
+    assert!(
+        named.iter().any(|thread| thread["name"] != Value::Null),
+        "{named:?}"
+    );
+}

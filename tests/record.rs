@@ -14,6 +14,8 @@ mod foreign;
 mod gpu;
 #[path = "record/hostile.rs"]
 mod hostile;
+#[path = "record/keep.rs"]
+mod keep;
 #[path = "record/killed.rs"]
 mod killed;
 #[path = "record/many.rs"]

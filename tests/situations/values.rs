@@ -78,6 +78,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("ENABLE_PERFECT_ROUTER", &[b"perhaps"]),
     ("TLLMPROF_TRACE", &[b"a%", b"%x", b"%q{A"]),
     ("TLLMPROF_TRACE_MAX", &[b"1T", b"G"]),
+    ("TLLMPROF_KEEP", &[b"1T", b"1023K", b"-2G"]),
     ("TLLMPROF_KERNELS", &[b"many", b"-5"]),
     ("TLLMPROF_ARGS", &[b"1", b"some"]),
     ("TLLMPROF_CONTROL", &[b"2", b"./folder"]),

@@ -104,6 +104,10 @@ pub struct Options {
     /// percent sign [default: tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof with run, no record under nsys or ncu]
     #[arg(long, value_name = "PATH", conflicts_with = "no_trace")]
     trace: Option<OsString>,
+    /// Let the record of each process take SIZE at most, such as 500M or 2G: its oldest windows make room for later ones
+    /// [default: none of them go, and a record ends at 1G]
+    #[arg(long, value_name = "SIZE", conflicts_with = "no_trace")]
+    keep: Option<OsString>,
     /// Write no record
     #[arg(long)]
     no_trace: bool,
@@ -165,6 +169,7 @@ impl Options {
             ("--log", "TLLMPROF_LOG", self.log()),
             ("--trace", "TLLMPROF_TRACE", self.trace.clone()),
             ("--no-trace", "TLLMPROF_TRACE", on(self.no_trace, "")),
+            ("--keep", "TLLMPROF_KEEP", self.keep.clone()),
             ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
             ("--args", "TLLMPROF_ARGS", self.args.clone()),
             ("--run", RUN_VARIABLE, self.run.clone()),
@@ -376,6 +381,7 @@ mod tests {
             no_nvtx: true,
             log: Some("off".into()),
             trace: Some("x".into()),
+            keep: Some("2G".into()),
             no_trace: true,
             kernels: Some("1".into()),
             args: Some("full".into()),

@@ -29,6 +29,8 @@ use crate::{flag, number, stacks};
 /// GIL ranges shorter than this are counted, not kept.
 const GIL_MIN_US: u64 = 100;
 const TRACE_MAX: u64 = 1 << 30;
+/// What `TLLMPROF_KEEP` may be at least: the first chunks of some threads, and a window.
+const LEAST_KEPT: u64 = 1 << 20;
 /// Iterations that `TLLMPROF_FLIGHT=1` keeps, and that it may keep.
 const FLIGHT_STEPS: u64 = 100;
 const MOST_FLIGHT_STEPS: u64 = 100_000;
@@ -81,8 +83,10 @@ pub struct Settings {
     pub trace_on_demand: bool,
     /// In which iterations GPU kernels are recorded.
     pub kernels: Option<Kernels>,
-    /// Bytes.
+    /// Bytes that a record may come to.
     pub trace_max: u64,
+    /// Bytes that the latest windows may take, if the oldest are to go where there are more.
+    pub keep: Option<u64>,
     /// The record has the program's arguments with the secrets in them.
     pub full_args: bool,
     /// The run that the process belongs to, where the user or a launcher says so.
@@ -154,6 +158,8 @@ impl Settings {
         };
         let on_demand = PathTemplate::on_demand(asks).filter(|_| !is_named);
         let trace_on_demand = on_demand.is_some() && flight.is_none();
+        let keep = env.set("TLLMPROF_KEEP", parse_keep)?;
+        let most = env.set("TLLMPROF_TRACE_MAX", number::parse_bytes)?;
         let native_stacks = env.flag("TLLMPROF_NATIVE_STACKS", false)?;
         let stacks = env.set("TLLMPROF_STACKS", stacks::parse)?;
         let names = |name| {
@@ -204,9 +210,8 @@ impl Settings {
             trace: given.or(on_demand),
             trace_on_demand,
             kernels,
-            trace_max: env
-                .set("TLLMPROF_TRACE_MAX", number::parse_bytes)?
-                .unwrap_or(TRACE_MAX),
+            trace_max: most.into_iter().chain(keep).min().unwrap_or(TRACE_MAX),
+            keep,
             full_args: env.set("TLLMPROF_ARGS", parse_args)?.unwrap_or_default(),
             run: env
                 .set(RUN_VARIABLE, RunId::parse)?
@@ -236,6 +241,14 @@ fn parse_args(text: &str) -> Result<bool, Problem> {
         "masked" => Ok(false),
         "full" => Ok(true),
         _ => Err(Problem::new("it is neither", "masked or full")),
+    }
+}
+
+fn parse_keep(text: &str) -> Result<u64, Problem> {
+    const WANTED: &str = "a number of bytes from 1M on, such as 500M or 2G";
+    match number::parse_bytes(text)? {
+        bytes if bytes < LEAST_KEPT => Err(Problem::new("it is less than 1M", WANTED)),
+        bytes => Ok(bytes),
     }
 }
 

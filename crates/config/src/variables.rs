@@ -154,6 +154,11 @@ pub const VARIABLES: &[Variable] = &[
         "largest size of the record, in bytes or with K, M or G; default 1G",
     ),
     variable(
+        "TLLMPROF_KEEP",
+        "largest size of the record, in bytes or with K, M or G (1M or more), where its oldest windows make room for later ones; \
+         default: none of them go, and what does not fit into TLLMPROF_TRACE_MAX is only counted",
+    ),
+    variable(
         "TLLMPROF_KERNELS",
         "1 or a number: record each GPU kernel, by CUPTI, in the first 20 (or that many) iterations of each window; \
          20@60s: in 20 iterations each 60 seconds instead, for as long as the process runs; default 0",

@@ -39,6 +39,12 @@ pub enum Counter {
     NsInside,
     /// How many iterations outside windows the record keeps, in chunks that are used again; 0: none.
     Flight,
+    /// Windows that the record no longer has, of [`Counter::Windows`]: the oldest, whose chunks are used again.
+    WindowsDropped,
+    /// The tick up to which windows that the record no longer has were opened; those that it has were opened later.
+    DroppedUntil,
+    /// Bytes that the record may take, where the oldest windows go once it has them; 0: none go.
+    Keep,
 }
 
 impl Counter {
@@ -61,9 +67,12 @@ impl Counter {
             Self::Flight => 74,
             Self::GpuNs => 75,
             Self::NsInside => 76,
+            Self::WindowsDropped => 77,
+            Self::DroppedUntil => 78,
+            Self::Keep => 79,
         };
         index as usize
     }
 }
 
-const _: () = assert!(Counter::NsInside.index() < COUNTERS);
+const _: () = assert!(Counter::Keep.index() < COUNTERS);

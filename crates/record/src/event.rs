@@ -349,6 +349,23 @@ events! {
         };
 }
 
+impl What {
+    /// Whether it is of the whole process, and not of a moment: what is written once, or whose latest counts.
+    #[must_use]
+    pub const fn is_fact(&self) -> bool {
+        matches!(
+            self,
+            Self::Thread { .. }
+                | Self::ThreadName { .. }
+                | Self::String { .. }
+                | Self::Info { .. }
+                | Self::CallName { .. }
+                | Self::ExpertLoad { .. }
+                | Self::Frame { .. }
+        )
+    }
+}
+
 /// An event as it is written. Made before anything else is done, it is in registers: an event in memory is read
 /// back in other pieces than it was written in, which takes longer than all the rest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Reads a record, whatever it is: unfinished, damaged, cut off, still written to, no record at all.
 
-mod flight;
+mod reused;
 
 use std::fs::File;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::header::Ended;
 use crate::layout::{CHUNK_BYTES, EVENT_BYTES, HEADER_BYTES, MAX_STRING, VERSION, chunk_offset};
 use crate::read_header::{Header, Wrong};
 use crate::source::Source;
-use flight::Flight;
+use reused::Reused;
 
 /// After so many chunks in a row that are not in use, the rest is not read: chunks are taken in
 /// order, so nothing follows, and a sparse file may claim any length.
@@ -219,15 +219,14 @@ impl<S: Source> Reader<S> {
     /// # Errors
     /// Where the source cannot be read.
     pub fn read(&self, mut each: impl FnMut(Entry<'_>)) -> io::Result<Damage> {
-        if self.header.counter(Counter::Flight) == 0 {
+        let Some(mut reused) = Reused::of(&self.header) else {
             return self.read_chunks(|_, entry| each(entry));
-        }
+        };
         // Chunks are used again, so their order is not that of their events, and what they hold may be older than what
         // is kept.
-        let mut flight = Flight::default();
-        let damage = self.read_chunks(|chunk, entry| flight.see(chunk, &entry))?;
+        let damage = self.read_chunks(|chunk, entry| reused.see(chunk, &entry))?;
         let mut bytes = vec![0; CHUNK_BYTES];
-        for number in flight.order() {
+        for number in reused.order() {
             let there = self.source.read_at(&mut bytes, chunk_offset(number))?;
             self.entries(
                 number,
@@ -235,13 +234,13 @@ impl<S: Source> Reader<S> {
                 there,
                 &mut Damage::default(),
                 &mut |entry| {
-                    if flight.is_kept(&entry) {
+                    if reused.is_kept(&entry) {
                         each(entry);
                     }
                 },
             )?;
         }
-        for (thread, event) in flight.moved() {
+        for (thread, event) in reused.moved() {
             each(Entry::Event { thread, event });
         }
         Ok(damage)

@@ -53,7 +53,7 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
             expert,
             tokens,
         };
-        writers::write_fact(&Event::new(clock::ticks(), 0, what));
+        writers::write_latest(&Event::new(clock::ticks(), 0, what));
     }
 }
 

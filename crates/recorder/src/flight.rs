@@ -13,7 +13,7 @@ use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, EventWriter, What};
 
-use super::{clock, reuse, space, usage, writers};
+use super::{clock, keep, reuse, space, usage, writers};
 
 /// There is no such chunk.
 const NONE: u32 = u32::MAX;
@@ -132,14 +132,15 @@ pub fn ends(stays: bool) {
     }
     let last = all().next_back().map(|kept| kept.n.load(Ordering::Relaxed));
     if let (true, Some(opening), Some(iteration)) = (stays, opening(), last) {
-        writers::write_fact(&opening);
+        writers::write(&opening);
         let what = What::Window {
             edge: Edge::Close,
             iteration,
         };
-        writers::write_fact(&Event::new(clock::ticks(), 0, what));
+        writers::write(&Event::new(clock::ticks(), 0, what));
         if let Some(header) = space::header() {
             header.add(Counter::Windows, 1);
+            keep::has_past(opening.start, header.get(Counter::Windows));
         }
     } else {
         all().for_each(count_outside);

@@ -14,6 +14,7 @@ mod file;
 mod flight;
 pub mod gpu;
 mod iterations;
+mod keep;
 mod pace;
 mod quiet;
 pub mod ranges;
@@ -97,6 +98,13 @@ pub fn late(event: &Event) {
     }
 }
 
+/// As [`late`], of an event that others refer to for as long as the process lives.
+pub fn fact(event: &Event) {
+    if is_on() {
+        writers::write_fact(event);
+    }
+}
+
 /// As [`event`], of a call that returns now; when that is.
 #[inline(always)]
 pub fn call(start: u64, failed: bool, what: What) -> u64 {
@@ -117,6 +125,10 @@ pub fn start(settings: &Settings) {
     if is_asked_for(settings) {
         IS_WANTED.store(true, Ordering::Relaxed);
         flight::start(settings);
+        keep::start(settings);
+        if settings.flight.is_some() || settings.keep.is_some() {
+            reuse::want();
+        }
         log::keep(keep_warning);
         clock::start();
         if let Ok(folder) = std::env::current_dir() {
@@ -162,8 +174,8 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let path = FOLDER
         .get()
         .map_or(path.clone(), |folder| folder.join(&path));
-    let begun =
-        File::create(&path, place.pid).and_then(|file| space::begin(file, settings.trace_max));
+    let begun = File::create(&path, place.pid)
+        .and_then(|file| space::begin(file, settings.trace_max, settings.keep.is_some()));
     let header = match begun {
         Ok(header) => header,
         Err(failure) => {
@@ -183,6 +195,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     header.snapshot();
     facts::write(settings, facts, &host);
     iterations::start();
+    keep::begin(settings.trace_max);
     IS_ON.store(true, Ordering::Release);
     facts::write_pending();
     flight::begin();

@@ -1,13 +1,15 @@
-//! Chunks that are used again, while the latest iterations alone are kept ([`super::flight`]).
+//! Chunks that are used again, while the latest iterations alone are kept ([`super::flight`]). Those of windows are
+//! [`super::keep`]'s.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_platform::log;
 use tllmprof_record::Chunk;
 use tllmprof_sync::Lock;
 
-use super::space;
+use super::{keep, space};
 
 /// Chunks that wait to be used again: 16 MiB of them. Where that is too little for all iterations that are to be kept,
 /// fewer are.
@@ -15,9 +17,15 @@ const MOST: usize = 256;
 /// How long a thread waits for the chunks that wait.
 const PATIENCE: Duration = Duration::from_millis(1);
 
+/// The generation of a chunk that is never used again: what is in it is of use for as long as the record.
+pub const PINNED: u64 = u64::MAX;
+
 lifecycle::global! {
     stage: Sinks;
 
+    /// Chunks are to be used again at some time.
+    #[fork(keep = "the settings are the same")]
+    static IS_WANTED: AtomicBool = AtomicBool::new(false);
     /// Iterations are kept now: there is a record, and no window is open.
     #[fork(reset)]
     static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -59,14 +67,33 @@ impl Full {
 
     /// Takes the oldest if all of it is of iterations that are `gone`, or if there are too many.
     fn pop(&mut self, gone: u64) -> Option<u32> {
-        let (number, begun) = self.chunks[self.first];
-        if self.count == 0 || begun >= gone && self.count < MOST {
+        let (_, begun) = self.chunks[self.first];
+        if begun >= gone && self.count < MOST {
             return None;
         }
+        self.pop_any()
+    }
+
+    /// Takes the oldest, whatever is in it.
+    fn pop_any(&mut self) -> Option<u32> {
+        if self.count == 0 {
+            return None;
+        }
+        let (number, _) = self.chunks[self.first];
         self.first = (self.first + 1) % MOST;
         self.count -= 1;
         Some(number)
     }
+}
+
+/// Says that chunks are to be used again, those of iterations outside windows or those of windows. For the constructor.
+pub fn want() {
+    IS_WANTED.store(true, Ordering::Release);
+}
+
+/// Whether chunks are to be used again at some time.
+pub fn is_wanted() -> bool {
+    IS_WANTED.load(Ordering::Acquire)
 }
 
 /// Whether iterations are kept now.
@@ -81,14 +108,17 @@ pub fn begin() {
     IS_ON.store(true, Ordering::Release);
 }
 
-/// Those that threads have are not used again. `stays`: nor are those that wait. Whether any would have been.
+/// Those that threads have are not used again. `stays`: nor are those that wait, as they are of a window then. Whether any
+/// would have been.
 pub fn end(stays: bool) -> bool {
     if !IS_ON.swap(false, Ordering::AcqRel) {
         return false;
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);
     if stays && let Some(mut full) = FULL.lock_for(PATIENCE) {
-        full.count = 0;
+        while let Some(number) = full.pop_any() {
+            keep::is_full(number);
+        }
     }
     true
 }
@@ -109,7 +139,7 @@ pub fn keep_none() {
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// What a chunk is begun in: the generation; 0 where it is not used again.
+/// What a chunk is begun in: the generation; 0 where it is a window's.
 pub fn generation() -> u64 {
     match is_on() {
         true => GENERATION.load(Ordering::Relaxed),
@@ -119,21 +149,45 @@ pub fn generation() -> u64 {
 
 /// A thread has filled a chunk that was begun in `generation`, and has no writer there any more.
 pub fn is_full(number: u32, generation: u64) {
-    if generation != 0
-        && generation == self::generation()
-        && let Some(mut full) = FULL.lock_for(PATIENCE)
-    {
-        full.push(number, kept().1);
+    match generation {
+        PINNED => {}
+        _ if generation == 0 || generation != self::generation() => keep::is_full(number),
+        _ => {
+            if let Some(mut full) = FULL.lock_for(PATIENCE) {
+                full.push(number, kept().1);
+            }
+        }
     }
 }
 
-/// A chunk that holds nothing any more that is kept, and its number.
-pub fn take() -> Option<(u32, Chunk)> {
-    if !is_on() {
-        return None;
+/// A chunk for events, and its number.
+pub enum Free {
+    /// One that nobody has used.
+    New(u32, Chunk),
+    /// One that holds nothing any more that is kept.
+    Used(u32, Chunk),
+}
+
+/// A chunk that can be written to. `None` where there is no room.
+pub fn take() -> Option<Free> {
+    let oldest = |pop: fn(&mut Full) -> Option<u32>| pop(&mut *FULL.lock_for(PATIENCE)?);
+    let gone = oldest(|full| full.pop(kept().0));
+    if gone.is_none()
+        && let Some((number, chunk)) = space::take()
+    {
+        return Some(Free::New(number, chunk));
     }
-    let number = FULL.lock_for(PATIENCE)?.pop(kept().0)?;
-    Some((number, space::again(number)?))
+    let number = gone
+        .or_else(keep::take)
+        .or_else(|| is_on().then(|| oldest(Full::pop_any)).flatten());
+    if number.is_none() && keep::is_on() {
+        log::once!(
+            Warn,
+            "the latest window is as large as TLLMPROF_KEEP allows: later events of it are only counted"
+        );
+    }
+    let number = number?;
+    Some(Free::Used(number, space::again(number)?))
 }
 
 /// The child of a fork has no record until it begins one of its own.

@@ -1,7 +1,8 @@
 //! The room that a record has: its header block and its chunks, reserved ahead of their use.
 //!
 //! Chunks are handed out in order and never come back here: what a thread leaves unused of one the next
-//! thread uses ([`super::writers`]), and who writes one again has its number for itself ([`super::reuse`]).
+//! thread uses ([`super::writers`]), and who writes one again has its number for itself ([`super::reuse`],
+//! [`super::keep`]).
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
@@ -31,6 +32,9 @@ const FIRST: u32 = 1;
 const MORE: u32 = 16;
 /// Extents that a record can have: 16 GiB of them.
 const EXTENTS: usize = 1 << 14;
+/// Bytes that a record can have.
+pub const MOST_BYTES: u64 =
+    HEADER_BYTES as u64 + (FIRST as u64 + (EXTENTS as u64 - 1) * MORE as u64) * CHUNK_BYTES as u64;
 /// While fewer chunks are free, more room is made ahead.
 const AHEAD: u32 = 8;
 /// How long a thread waits for room that another is making, without any being made.
@@ -78,6 +82,8 @@ struct Growing {
     file: File,
     /// Bytes that it may come to.
     limit: u64,
+    /// What comes then takes the room of the oldest ([`super::keep`]).
+    is_used_again: bool,
 }
 
 fn live() -> Option<&'static Live> {
@@ -100,8 +106,13 @@ pub fn set_helper(ask: Ask) {
     let _ = ASK.set(Box::new(ask));
 }
 
-/// Begins with a file that is empty; returns its header block, all zeros.
-pub fn begin(mut file: File, limit: u64) -> Result<&'static HeaderBlock, Failure> {
+/// Begins with a file that is empty and may come to `limit` bytes; returns its header block, all zeros. `is_used_again`:
+/// what comes then takes the room of the oldest.
+pub fn begin(
+    mut file: File,
+    limit: u64,
+    is_used_again: bool,
+) -> Result<&'static HeaderBlock, Failure> {
     const NO_ROOM: Failure = Failure::new("TLLMPROF_TRACE_MAX is too small for a record", 0);
     let bytes = HEADER_BYTES + FIRST as usize * CHUNK_BYTES;
     if bytes as u64 > limit {
@@ -121,7 +132,11 @@ pub fn begin(mut file: File, limit: u64) -> Result<&'static HeaderBlock, Failure
     live.is_asked.store(false, Ordering::Relaxed);
     live.stuck_at.store(0, Ordering::Relaxed);
     live.ready.store(FIRST, Ordering::Release);
-    *FILE.lock() = Some(Growing { file, limit });
+    *FILE.lock() = Some(Growing {
+        file,
+        limit,
+        is_used_again,
+    });
     // SAFETY: mapped above, for as long as the process lives, and larger than HEADER_BYTES. The chunks lie
     // behind it, so header blocks alone write there.
     let header = unsafe { HeaderBlock::at(place) };
@@ -227,10 +242,12 @@ fn grow(live: &Live, wanted: u32) -> bool {
     let place = PLACES.get(extent).filter(|_| more > 0 && is_whole);
     let Some(place) = place else {
         live.is_full.store(true, Ordering::Relaxed);
-        log::once!(
-            Warn,
-            "the record is as large as TLLMPROF_TRACE_MAX allows: later events are only counted"
-        );
+        if !growing.is_used_again {
+            log::once!(
+                Warn,
+                "the record is as large as TLLMPROF_TRACE_MAX allows: later events are only counted"
+            );
+        }
         return false;
     };
     match growing.file.grow(more as usize * CHUNK_BYTES) {
@@ -241,9 +258,13 @@ fn grow(live: &Live, wanted: u32) -> bool {
         }
         Err(failure) => {
             live.is_full.store(true, Ordering::Relaxed);
+            let what = match growing.is_used_again {
+                true => "does not grow from here on, its oldest windows go",
+                false => "ends here",
+            };
             log::say!(
                 Warn,
-                "the record {} ends here: {failure}",
+                "the record {} {what}: {failure}",
                 Shown(growing.file.path())
             );
             false

@@ -3,6 +3,7 @@
 //! A thread gets a writer at its first event and leaves it when it ends, with the chunk that it has
 //! begun: ten thousand short threads use no more chunks than ever ran at once.
 
+mod lasting;
 pub mod strings;
 
 use core::cell::{Cell, UnsafeCell};
@@ -10,10 +11,11 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_record::{Chunk, Counter, Event, EventWriter, Row, What};
+use tllmprof_record::{Chunk, Counter, Event, EventWriter, NO_STRING, Row, StringId, What};
 
 use super::clock::ticks;
-use super::{reuse, space};
+use super::reuse::{self, Free};
+use super::space;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::pages::{self, Chained, Spare, Zeroed};
 use tllmprof_platform::system;
@@ -45,7 +47,9 @@ pub struct Writer {
     thread: Cell<u32>,
     /// Writes into the thread's chunk; none before the first.
     events: Own<Option<EventWriter>>,
-    /// The chunk's number, and in which generation it was begun: 0 where it is not used again ([`reuse`]).
+    /// What the thread is called.
+    name: Cell<StringId>,
+    /// The chunk's number, and in which generation it was begun ([`reuse`]).
     chunk: Cell<u32>,
     generation: Cell<u64>,
     /// Events that were.
@@ -104,12 +108,23 @@ pub fn write(event: &Event) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
-/// As [`write`], of what is of use for longer than an iteration is kept.
+/// As [`write`], of what is of use for as long as the record.
 pub fn write_fact(event: &Event) -> bool {
+    take().is_some_and(|writer| {
+        lasting::push(writer.thread.get(), |events| events.push(event)) || {
+            let is_kept = writer.keep(event.row());
+            writer.pin();
+            is_kept
+        }
+    })
+}
+
+/// As [`write`], of what is written again and again, of which the latest counts: it goes with the windows of its time.
+pub fn write_latest(event: &Event) -> bool {
     let row = event.row();
     take().is_some_and(|writer| {
         let is_kept = writer.keep(row);
-        writer.pin();
+        writer.generation.set(0);
         is_kept
     })
 }
@@ -191,6 +206,9 @@ impl Writer {
 
     /// Writes a string.
     pub fn push_string(&self, id: u32, text: &str) -> bool {
+        if lasting::push(self.thread.get(), |events| events.push_string(id, text)) {
+            return true;
+        }
         let push = || {
             let is_there = self.in_chunk(|events| events.push_string(id, text));
             if is_there {
@@ -207,47 +225,39 @@ impl Writer {
         self.begin_chunk() && self.in_chunk(|events| events.push_row(row))
     }
 
-    /// The chunk holds what is of use for longer than an iteration is kept: it is not used again.
+    /// The chunk holds what is of use for as long as the record: it is not used again.
     fn pin(&self) {
-        self.generation.set(0);
+        self.generation.set(reuse::PINNED);
     }
 
     fn begin_chunk(&self) -> bool {
         if self.events.with(Option::take).is_some() {
             reuse::is_full(self.chunk.get(), self.generation.get());
         }
-        let Some(header) = space::header() else {
+        let Some((number, begun)) = begin_chunk(self.thread.get()) else {
             return false;
         };
-        let thread = self.thread.get();
-        let (used_before, number, chunk) = match reuse::take() {
-            Some((number, chunk)) => (true, number, chunk),
-            None => {
-                let Some((number, chunk)) = space::take() else {
-                    return false;
-                };
-                (false, number, chunk)
-            }
-        };
-        let begin = match used_before {
-            true => EventWriter::again,
-            false => EventWriter::begin,
-        };
-        let begun = begin(chunk, header.id(), number, thread);
         self.events.with(|events| *events = Some(begun));
-        if !used_before {
-            // By this a reader sees that one is missing: a signal handler that jumps out of here must leave none that
-            // was counted and not begun.
-            header.add(Counter::Chunks, 1);
-        }
         self.chunk.set(number);
         self.generation.set(reuse::generation());
+        if self.name.get() != NO_STRING && reuse::is_wanted() {
+            self.push_name();
+        }
         true
+    }
+
+    /// Writes what the thread is called: into each chunk that is used again, as the one before may be by then.
+    fn push_name(&self) {
+        let what = What::ThreadName {
+            name: self.name.get(),
+        };
+        self.push(Event::new(ticks(), 0, what).row());
     }
 
     /// The thread goes on in the chunk that another has left.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
+        self.name.set(NO_STRING);
         self.is_busy.store(false, Ordering::Relaxed);
         self.refused.set(0);
         self.open
@@ -383,10 +393,28 @@ fn name_thread(writer: &'static Writer) {
     };
     let writer = Taken::new(writer);
     let name = strings::id_by(&writer, name.as_bytes());
-    if name != tllmprof_record::NO_STRING {
-        writer.push(Event::new(ticks(), 0, What::ThreadName { name }).row());
-        writer.pin();
+    if name != NO_STRING {
+        writer.name.set(name);
+        writer.push_name();
     }
+}
+
+/// A chunk for events of `thread`, and its number.
+fn begin_chunk(thread: u32) -> Option<(u32, EventWriter)> {
+    let header = space::header()?;
+    Some(match reuse::take()? {
+        Free::New(number, chunk) => {
+            let begun = EventWriter::begin(chunk, header.id(), number, thread);
+            // By this a reader sees that one is missing: a signal handler that jumps out of here must leave none that
+            // was counted and not begun.
+            header.add(Counter::Chunks, 1);
+            (number, begun)
+        }
+        Free::Used(number, chunk) => (
+            number,
+            EventWriter::again(chunk, header.id(), number, thread),
+        ),
+    })
 }
 
 /// The calling thread's writer, if it has one.
@@ -410,6 +438,7 @@ impl Chained for Writer {
 fn in_child(_: &OnlyThread) {
     for writer in all() {
         writer.events.with(|events| *events = None);
+        writer.name.set(NO_STRING);
         writer.dropped.store(0, Ordering::Relaxed);
         writer.kept.store(0, Ordering::Relaxed);
         writer.unreported.set(0);

@@ -94,6 +94,9 @@ pub struct Process {
     pub dropped: u64,
     /// Iterations of windows among those: others had begun when they would have been written.
     pub passed: u64,
+    /// Windows that made room for later ones, and how many bytes the record could take.
+    pub windows_dropped: u64,
+    pub keep: u64,
     /// What the recorder itself took from the program's threads inside windows.
     pub own_cost: u64,
     /// GPU times that could not be read.
@@ -382,6 +385,8 @@ impl Process {
                 .max(totals.dropped.saturating_sub(kernels_dropped))
                 .saturating_add(gaps),
             passed: header.counter(Counter::IterationsPassed),
+            windows_dropped: header.counter(Counter::WindowsDropped),
+            keep: header.counter(Counter::Keep),
             own_cost: ns.of(header.counter(Counter::OwnTicks)),
             gpu_lost: header.counter(Counter::GpuSpansLost),
             tied_briefly: (header.clock == ClockKind::Counter)

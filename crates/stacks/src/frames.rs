@@ -50,7 +50,7 @@ impl Frames {
         }
         LAST.store(id, Ordering::Relaxed);
         self.known.insert(key, id);
-        recorder::late(&Event::new(
+        recorder::fact(&Event::new(
             recorder::ticks(),
             0,
             What::Frame { id, parent, name },

@@ -113,6 +113,29 @@ fn a_window_opens_by_itself_where_a_condition_says_so() {
 }
 
 #[test]
+fn a_record_that_keeps_the_latest_windows_has_that_size() {
+    let sizes = |variables: &[(&str, &str)]| {
+        from(variables).map(|settings| (settings.keep, settings.trace_max))
+    };
+    assert_eq!(sizes(&[]).unwrap(), (None, 1 << 30));
+    let keep = ("TLLMPROF_KEEP", "2G");
+    assert_eq!(sizes(&[keep]).unwrap(), (Some(2 << 30), 2 << 30));
+    let most = ("TLLMPROF_TRACE_MAX", "1G");
+    assert_eq!(sizes(&[keep, most]).unwrap(), (Some(2 << 30), 1 << 30));
+    for (bad, why) in [
+        ("2T", "\"2T\" is not a number"),
+        ("1023K", "it is less than 1M"),
+        ("0", "it is less than 1M"),
+    ] {
+        let said = sizes(&[("TLLMPROF_KEEP", bad)]).unwrap_err().to_string();
+        assert!(
+            said.contains(why) && said.contains("such as 500M or 2G"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn the_latest_iterations_are_kept_in_a_record_that_begins_at_once() {
     let flight = |value| from(&[("TLLMPROF_FLIGHT", value)]).map(|settings| settings.flight);
     assert_eq!(flight("1").unwrap(), Some(100));

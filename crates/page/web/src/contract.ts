@@ -159,6 +159,8 @@ export interface Process {
     events: number;
     /** Events, other than kernels, that are missing: the record was full, or a later iteration had begun already. Unit: events. */
     dropped: number;
+    /** Older windows that are not in the record any more: they made room for later ones (`--keep`). Unit: windows. */
+    windows_dropped: number;
     /** What the recorder itself took from the program's threads inside windows. Unit: ns. */
     own_cost_ns: number;
     /** GPU times of iterations that could not be read. */

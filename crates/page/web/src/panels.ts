@@ -262,6 +262,7 @@ export function facts(process: Process, figures: ProcessFigures): HTMLElement {
     const bad: [string, string | string[] | null][] = [
         ["refused", process.refused], ["damage", process.damage],
         ["dropped", process.dropped > 0 ? `${count(process.dropped)} events: the record was full` : null],
+        ["older windows", process.windows_dropped > 0 ? `${count(process.windows_dropped)} made room for later ones` : null],
         ["left out", process.left_out > 0 ? `${count(process.left_out)} things were too many for this report` : null],
         ["GPU times lost", process.gpu_times_lost > 0 ? count(process.gpu_times_lost) : null],
         ["clock", process.clock_tied_ns !== null ? `times are unsure: it was tied for ${time(process.clock_tied_ns)} alone` : null],

@@ -133,6 +133,9 @@ pub struct JsonProcess<'a> {
     /// Events, other than kernels, that are missing: the record was full, or a later iteration had begun already.
     #[schemars(extend("unit" = "events"))]
     dropped: u64,
+    /// Older windows that are not in the record any more: they made room for later ones (`--keep`).
+    #[schemars(extend("unit" = "windows"))]
+    windows_dropped: u64,
     /// What the recorder itself took from the program's threads inside windows.
     own_cost_ns: u64,
     /// GPU times of iterations that could not be read.
@@ -485,6 +488,7 @@ impl<'a> JsonProcess<'a> {
             refused: &facts.refused,
             events: process.events,
             dropped: process.dropped,
+            windows_dropped: process.windows_dropped,
             own_cost_ns: process.own_cost,
             gpu_times_lost: process.gpu_lost,
             state: process.state(),

@@ -18,7 +18,7 @@ use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
 use crate::slow::Slow;
 use crate::sum::{GpuFrom, Sum};
-use crate::units::{Change, Rate, Share, Time};
+use crate::units::{Bytes, Change, Rate, Share, Time};
 use crate::window::Window;
 
 /// How many windows, calls, kernels, functions, ranges and slow iterations have a line, at most.
@@ -531,6 +531,18 @@ pub fn shortcomings(process: &Process) -> Vec<String> {
     if dropped > 0 {
         notes.push(format!(
             "{dropped} events were dropped: the record was full"
+        ));
+    }
+    if process.windows_dropped > 0 {
+        notes.push(format!(
+            "{} older window{} made room for later ones: the record could take {}",
+            process.windows_dropped,
+            if process.windows_dropped == 1 {
+                ""
+            } else {
+                "s"
+            },
+            Bytes(process.keep)
         ));
     }
     if process.left_out > 0 {

@@ -1,4 +1,4 @@
-//! Records that keep the latest iterations outside windows, in chunks that are used again.
+//! Records that keep the latest iterations outside windows, or the latest windows, in chunks that are used again.
 
 mod common;
 
@@ -65,6 +65,52 @@ fn events_come_in_their_order_and_those_that_are_not_kept_any_more_do_not() {
     // In another record nothing is left out.
     let all = [800, 900, 200, 300, 400, 500, 600, 700];
     assert_eq!(given(&kept(0, &open)).0, all);
+}
+
+/// Three windows of which the first is dropped, as the chunk that it began in has been used again for the third.
+#[test]
+fn what_is_left_of_windows_that_are_dropped_is_not_given() {
+    let given_where = |dropped_until: u64| {
+        let mut builder = Builder::new(1, ClockKind::Monotonic);
+        builder.header().set(Counter::WindowsDropped, 1);
+        builder.header().set(Counter::DroppedUntil, dropped_until);
+        let gc = |start, duration| {
+            let (generation, collected) = (2, 0);
+            Event::new(
+                start,
+                duration,
+                What::Gc {
+                    generation,
+                    collected,
+                },
+            )
+        };
+        builder.string(0, "a name");
+        builder.push(1, &edge(600, Edge::Open, 6));
+        builder.push(1, &iteration(6));
+        builder.push(2, &iteration(2));
+        builder.push(2, &edge(295, Edge::Close, 2));
+        builder.push(2, &gc(296, 3));
+        builder.push(2, &gc(297, 10));
+        builder.push(2, &edge(300, Edge::Open, 3));
+        builder.push(2, &iteration(3));
+        builder.push(2, &edge(395, Edge::Close, 3));
+        let mut kept = Vec::new();
+        let bytes = builder.bytes();
+        let damage = Reader::new(&bytes[..]).unwrap().read(|entry| {
+            if let Entry::Event { event, .. } = entry {
+                kept.push(event.start);
+            }
+        });
+        assert!(damage.unwrap().is_none());
+        kept
+    };
+    // A collection that ends in a window is of it.
+    assert_eq!(given_where(280), [297, 300, 300, 395, 600, 600]);
+    assert_eq!(given_where(300), [600, 600]);
+    // None of those that are kept has opened so far.
+    assert_eq!(given_where(700), []);
+    assert_eq!(given_where(0).len(), 9);
 }
 
 #[test]

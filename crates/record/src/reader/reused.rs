@@ -1,11 +1,13 @@
-//! Of a record that keeps the latest iterations outside windows: in which order its chunks are to be read, and which
-//! events are of iterations that are kept.
+//! Of a record whose chunks are used again, as it keeps the latest iterations outside windows or the latest windows: in
+//! which order its chunks are to be read, and which events are of what is kept.
 
 use std::collections::BTreeMap;
 
 use super::Entry;
+use crate::counter::Counter;
 use crate::event::{Event, What};
 use crate::kinds::Edge;
+use crate::read_header::Header;
 
 /// When a chunk was begun, in ticks. A thread writes its own events when they end, so their ends are in order; what others
 /// report of the past, as GPU times are, may be seconds older than what comes before it.
@@ -51,7 +53,13 @@ const fn own_end(event: &Event) -> Option<u64> {
 
 /// What was seen of the chunks.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
+pub(crate) struct Reused {
+    /// Of iterations outside windows only those that are kept are in a window.
+    has_flight: bool,
+    /// Windows that opened up to here are dropped, if any are.
+    dropped_until: Option<u64>,
+    /// When the first window opened that is kept, where others are dropped.
+    kept_from: u64,
     /// What is known of when each was begun, and its number.
     chunks: Vec<(Begun, u32)>,
     /// Where windows opened and closed, in the order of time. Of two edges of one moment the one that closes is the first.
@@ -59,7 +67,18 @@ pub(crate) struct Flight {
     windows: Vec<(u64, u64)>,
 }
 
-impl Flight {
+impl Reused {
+    /// Of a record with this header; nothing where no chunk is used again.
+    pub fn of(header: &Header) -> Option<Self> {
+        let has_flight = header.counter(Counter::Flight) > 0;
+        let dropped_until = Some(header.counter(Counter::DroppedUntil)).filter(|until| *until > 0);
+        (has_flight || dropped_until.is_some()).then(|| Self {
+            has_flight,
+            dropped_until,
+            ..Self::default()
+        })
+    }
+
     /// Takes note of an entry of a chunk. Those of a chunk come together.
     pub fn see(&mut self, chunk: u32, entry: &Entry<'_>) {
         if self.chunks.last().is_none_or(|(_, last)| *last != chunk) {
@@ -79,6 +98,12 @@ impl Flight {
 
     /// The chunks, the one with the oldest events first.
     pub fn order(&mut self) -> Vec<u32> {
+        if let Some(until) = self.dropped_until {
+            let opened = self.edges.keys().filter(|(_, is_open, ..)| *is_open);
+            let kept = opened.map(|(ticks, ..)| *ticks).find(|at| *at > until);
+            self.kept_from = kept.unwrap_or(until);
+            self.edges = self.edges.split_off(&(self.kept_from, false, 0, 0));
+        }
         let mut open = None;
         for (ticks, is_open, ..) in self.edges.keys().copied() {
             match is_open {
@@ -92,8 +117,8 @@ impl Flight {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Whether an entry is to be given: all but events of iterations in no window, and edges that were not there before,
-    /// as a process that runs moves one.
+    /// Whether an entry is to be given: all but events of iterations in no window, those of windows that are dropped, and
+    /// edges that were not there before, as a process that runs moves one.
     pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
             return true;
@@ -101,7 +126,13 @@ impl Flight {
         if let Some(key) = key(*thread, event) {
             return self.edges.remove(&key).is_some();
         }
-        let is_of_iteration = matches!(
+        if event.what.is_fact() {
+            return true;
+        }
+        if own_end(event).unwrap_or(event.start) < self.kept_from {
+            return false;
+        }
+        let is_cheap = matches!(
             event.what,
             What::Iteration { .. }
                 | What::Batch { .. }
@@ -113,11 +144,14 @@ impl Flight {
                 | What::GilForced
                 | What::Function { .. }
         );
+        if !self.has_flight || !is_cheap {
+            return true;
+        }
         let after = self
             .windows
             .partition_point(|(open, _)| *open <= event.start);
         let window = after.checked_sub(1).and_then(|at| self.windows.get(at));
-        !is_of_iteration || window.is_some_and(|(_, close)| event.start < *close)
+        window.is_some_and(|(_, close)| event.start < *close)
     }
 
     /// The edges that were there before and were not given, with the thread of each.
@@ -146,10 +180,13 @@ mod tests {
 
     #[test]
     fn chunks_are_in_the_order_in_which_their_threads_own_events_ended() {
-        let mut flight = Flight::default();
+        let mut reused = Reused {
+            has_flight: true,
+            ..Reused::default()
+        };
         let mut see = |chunk, start, duration, what| {
             let event = Event::new(start, duration, what);
-            flight.see(chunk, &Entry::Event { thread: 1, event });
+            reused.see(chunk, &Entry::Event { thread: 1, event });
         };
         let iteration = |n| What::Iteration { n, excluded: false };
         let span = What::GpuSpan {
@@ -165,7 +202,7 @@ mod tests {
         see(2, 50, 300, What::Function { name: 1 });
         // Of nothing but such spans.
         see(3, 150, 5, span);
-        assert_eq!(flight.order(), [1, 3, 0, 2]);
+        assert_eq!(reused.order(), [1, 3, 0, 2]);
     }
 
     #[test]
@@ -179,16 +216,19 @@ mod tests {
             event(0, start, What::Window { edge, iteration })
         };
         let iteration = |n: u64| event(1, n * 10, What::Iteration { n, excluded: false });
-        let mut flight = Flight::default();
+        let mut reused = Reused {
+            has_flight: true,
+            ..Reused::default()
+        };
         for (chunk, entry) in [
             (0, open(50)),
             (1, iteration(4)),
             (1, iteration(5)),
             (1, iteration(6)),
         ] {
-            flight.see(chunk, &entry);
+            reused.see(chunk, &entry);
         }
-        assert_eq!(flight.order(), [1, 0]);
+        assert_eq!(reused.order(), [1, 0]);
         let again = [
             iteration(4),
             iteration(5),
@@ -196,9 +236,9 @@ mod tests {
             open(60),
             iteration(7),
         ];
-        let kept = again.map(|entry| flight.is_kept(&entry));
+        let kept = again.map(|entry| reused.is_kept(&entry));
         assert_eq!(kept, [false, true, true, false, true]);
-        let moved: Vec<_> = flight
+        let moved: Vec<_> = reused
             .moved()
             .map(|(thread, event)| (thread, event.start))
             .collect();

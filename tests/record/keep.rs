@@ -1,0 +1,183 @@
+//! Records that keep the latest windows alone (`TLLMPROF_KEEP`).
+
+use std::fs;
+use std::ops::RangeInclusive;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use tllmprof_record::{CallKind, Counter, Info};
+
+use crate::common;
+use crate::counts::{Counts, kills, moments};
+use crate::read::Read;
+
+const KEEP: u64 = 1 << 20;
+/// Iterations of a window, and from the beginning of one to the next.
+const STEPS: u64 = 1000;
+const EVERY: u64 = 1500;
+
+fn kept() -> Counts {
+    Counts::new()
+        .env("TLLMPROF_KEEP", "1M")
+        .env("TLLMPROF_LOG", "warn")
+}
+
+/// So many windows.
+fn windows(count: u64) -> String {
+    let all = (0..count).map(|window| format!("{}-{}", window * EVERY, last_of(window)));
+    all.collect::<Vec<_>>().join(",")
+}
+
+const fn last_of(window: u64) -> u64 {
+    window * EVERY + STEPS - 1
+}
+
+fn records(folder: &Path) -> Vec<u64> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let files = files.filter(|file| file.path().extension().is_some_and(|it| it == "tllmprof"));
+    // A file may be renamed or removed meanwhile.
+    files
+        .filter_map(|file| Some(file.metadata().ok()?.len()))
+        .collect()
+}
+
+/// The largest that a record in the folder is while they run.
+fn largest_until_they_end(folder: &Path, mut running: Vec<Child>) -> u64 {
+    let mut largest = 0;
+    while !running.is_empty() {
+        largest = records(folder).into_iter().chain([largest]).max().unwrap();
+        running.retain_mut(|child| match child.try_wait().unwrap() {
+            Some(status) => {
+                assert_eq!(status.code(), Some(7));
+                false
+            }
+            None => true,
+        });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    largest
+}
+
+/// The record has the latest windows, all of them with all their iterations but for the last, which may be cut; the
+/// numbers of these windows.
+fn assert_the_latest_are_whole(record: &Read) -> RangeInclusive<u64> {
+    assert!(record.damage.is_none(), "{}", record.damage);
+    assert_eq!(record.header.counter(Counter::EventsDropped), 0);
+    let mut iterations = record.iterations();
+    iterations.sort_unstable();
+    let of = |n: u64| n / EVERY;
+    let (Some(first), Some(last)) = (iterations.first(), iterations.last()) else {
+        panic!("no iteration is kept");
+    };
+    let kept = of(*first)..=of(*last);
+    let expected = kept
+        .clone()
+        .flat_map(|window| window * EVERY..=last_of(window));
+    assert_eq!(
+        iterations,
+        expected.take_while(|n| n <= last).collect::<Vec<_>>()
+    );
+    let dropped = record.header.counter(Counter::WindowsDropped);
+    assert_eq!(*kept.start(), dropped, "{kept:?}");
+    kept
+}
+
+#[test]
+fn the_latest_windows_stay_and_the_disk_is_bounded() {
+    for threads in ["1", "4"] {
+        let calls = 90_000 / threads.parse::<u64>().unwrap();
+        let counts = kept();
+        let child = counts
+            .command(
+                &windows(60),
+                &["loop", threads, &calls.to_string(), "return"],
+            )
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let largest = largest_until_they_end(counts.folder(), vec![child]);
+        let record = counts.record();
+        assert_eq!(record.bytes.max(largest), KEEP);
+        let kept = assert_the_latest_are_whole(&record);
+        assert_eq!(*kept.end(), 59);
+        assert!(kept.clone().count() >= 4, "{kept:?}");
+        assert_eq!(record.windows().len(), kept.clone().count());
+        let launches = record.calls(CallKind::GraphLaunch).len() as u64;
+        assert!(
+            launches >= kept.clone().count() as u64 * STEPS,
+            "{launches}"
+        );
+        // What was written before all windows is there.
+        assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
+        assert_eq!(record.header.counter(Counter::Iterations), 90_000);
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_its_latest_windows() {
+    for moment in moments().take(kills()) {
+        let counts = kept();
+        let mut child = counts
+            .command(&windows(4000), &["loop", "2", "0", "return"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let since = Instant::now();
+        let is_full = || records(counts.folder()).contains(&KEEP);
+        while !is_full() && since.elapsed() < Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(moment * 8);
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        let record = counts.record();
+        assert_eq!(record.bytes, KEEP);
+        assert_the_latest_are_whole(&record);
+    }
+}
+
+#[test]
+fn two_processes_of_a_run_are_bounded_each() {
+    let counts = kept().env("TLLMPROF_RUN", "both");
+    let start = || {
+        counts
+            .command(&windows(60), &["loop", "1", "90000", "return"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    let both = vec![start(), start()];
+    assert_eq!(largest_until_they_end(counts.folder(), both), KEEP);
+    let records = Read::all(counts.folder());
+    assert_eq!(records.len(), 2);
+    for record in &records {
+        assert_eq!(*assert_the_latest_are_whole(record).end(), 59);
+    }
+    let mut report = common::command(common::tllmprof());
+    report.arg("report").arg(counts.folder());
+    let report = common::run(&mut report, Duration::from_secs(60));
+    let said = " made room for later ones: the record could take 1.00 MiB";
+    assert!(report.out().contains(said), "{}", report.out());
+}
+
+#[test]
+fn the_window_that_is_open_is_not_cut_for_itself() {
+    let counts = kept();
+    let output = counts.run("0-9,100-", &["loop", "1", "40000", "return"]);
+    assert_eq!(output.status.code(), Some(7));
+    let said = output.err();
+    assert!(
+        said.contains("the latest window is as large as TLLMPROF_KEEP allows"),
+        "{said}"
+    );
+    let record = counts.record();
+    assert_eq!(record.bytes, KEEP);
+    assert!(record.damage.is_none(), "{}", record.damage);
+    let iterations = record.iterations();
+    let of_it: Vec<_> = iterations.into_iter().filter(|n| *n >= 100).collect();
+    assert!(of_it.len() > 5000);
+    assert!(of_it.iter().copied().eq(100..100 + of_it.len() as u64));
+}
