@@ -16,7 +16,7 @@ NAME = "records"
 # (window's first iteration, how many, how many with kernels): the next where the record is too large.
 SIZES = ((300, 20, 4), (300, 10, 2), (300, 4, 1))
 LARGEST = 120_000
-LOOPS = {"torch-graph": ("torch_graph", "auto", 400), "hf-generate": ("hf_generate", "auto", 400), "llama.cpp": ("llama.cpp", "auto", None)}
+LOOPS = {"torch-graph": ("torch_graph", "auto", 400), "hf-generate": ("hf_generate", "auto", 400), "llama.cpp": ("llama.cpp", "auto", ("10",))}
 TITLE = ("## Records of real engines", "", f"Compressed, at most {LARGEST} bytes.")
 
 
@@ -66,27 +66,27 @@ def of_loops(bench):
         program = bench.programs[name]
         if not program.missing:
             yield what, lambda given, program=program, steps=steps, rule=rule: child.run(
-                program.words(steps), bench.variables(**{**given, "TLLMPROF_STEP": rule}))
+                program.words(None, *steps) if isinstance(steps, tuple) else program.words(steps), bench.variables(**{**given, "TLLMPROF_STEP": rule}))
 
 
 def table(bench, folder, log, names, out):
     """(lines of the page, how many were as wanted, how many were not)."""
-    report, found = Report(NAME, log), {}
+    report, found = Report(NAME, log), []
 
-    def take(what, run):
+    def take(archive, what, run):
         record = made(bench, report, what, run)
         if record:
-            found[what] = record
-
-    for what, run in of_loops(bench):
-        engines.guarded(report, what, take, what, run)
-    for name in names:
-        for what, run in engines.guarded(report, name, lambda name=name: list(of_engine(bench, folder, name))) or ():
-            engines.guarded(report, what, take, what, run)
-    with tarfile.open(out, "w") as archive:
-        for what, record in sorted(found.items()):
             entry = tarfile.TarInfo(f"{what}.tllmprof.gz")
             entry.size = len(record)
             archive.addfile(entry, io.BytesIO(record))
+            archive.fileobj.flush()
+            found.append(what)
+
+    with open(out, "wb") as file, tarfile.open(fileobj=file, mode="w") as archive:
+        for what, run in of_loops(bench):
+            engines.guarded(report, what, take, archive, what, run)
+        for name in names:
+            for what, run in engines.guarded(report, name, lambda name=name: list(of_engine(bench, folder, name))) or ():
+                engines.guarded(report, what, take, archive, what, run)
     log(f"{out}: {len(found)} records")
     return report.page(*TITLE)
