@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::common::{built_command, can_exec, run, shim, skipped};
-use crate::place::{PATIENCE, Place, wait_until};
+use crate::place::{PATIENCE, Peer, Place, wait_until};
 
 #[test]
 fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
@@ -15,7 +15,7 @@ fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
     let mut command = place.server("2000");
     command.env("HOST", "forks");
     let mut server = place.start(&mut command);
-    let peer = server.connect();
+    let mut peer = server.connect();
     wait_until("the child", || place.path("child").exists());
     let child = fs::read_to_string(place.path("child")).unwrap();
     let (pid, sockets) = child.trim().split_once(' ').unwrap();
@@ -30,6 +30,12 @@ fn a_forked_child_has_none_of_the_sockets_and_makes_its_own() {
     let mut expected = [u64::from(server.pid()), pid.parse().unwrap()];
     expected.sort_unstable();
     assert_eq!(pids, expected);
+    // The child makes no steps: those that were timed before the fork are its parent's.
+    assert!(peer.status().times.is_some());
+    let mut of_child = Peer::to(&place.path(&format!("run/tllmprof/{pid}.sock")));
+    let status = of_child.status();
+    assert_eq!((status.iterations, status.times), (0, None));
+    drop(of_child);
     drop(peer);
     // The parent's is nobody's when it is gone, though its child lives.
     server.kill();

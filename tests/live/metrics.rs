@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::common::load::Load;
 use crate::common::{command, repo, run, skipped, tllmprof};
 use crate::place::{PATIENCE, Place, Running, wait_until};
 
@@ -61,7 +62,7 @@ impl Served {
         text
     }
 
-    /// The values of a process, by what stands before them without the labels that all have.
+    /// The values of a process, by the name and the labels that not all have: `name,phase="decode"`.
     fn values(&self, pid: u32) -> BTreeMap<String, f64> {
         let own = format!("{{pid=\"{pid}\",");
         let text = self.text();
@@ -73,8 +74,8 @@ impl Served {
                 labels.contains("rank=\"3\"") && labels.contains("run=\"r\""),
                 "{line}"
             );
-            let bound = labels.split_once("le=");
-            let key = bound.map_or(name.to_owned(), |(_, bound)| format!("{name} {bound}"));
+            let own = labels.find(",phase=").map_or("", |place| &labels[place..]);
+            let key = format!("{name}{own}");
             (key, value.parse().unwrap())
         })
         .collect()
@@ -137,12 +138,12 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
         sorted.len() > 10 && sorted.windows(2).all(|two| two[0].1 <= two[1].1),
         "{sorted:?}"
     );
-    let count = values["tllmprof_iteration_seconds_count"];
+    let count = values[&of_phase("count", "unknown")];
     assert_eq!(sorted.last().unwrap(), &(f64::INFINITY, count));
     assert!(count > 90.0, "{count}");
-    // None is shorter than what the program sleeps, and all together are the time that it ran.
+    // Its batches are not known. None is shorter than what the program sleeps, and all together are the time that it ran.
     assert_eq!(sorted[2], (0.002, 0.0), "{sorted:?}");
-    assert!(values["tllmprof_iteration_seconds_sum"] >= 0.002 * count);
+    assert!(values[&of_phase("sum", "unknown")] >= 0.002 * count);
     assert!(values["tllmprof_waits_total"] > 0.0);
     assert_eq!(values["tllmprof_windows_total"], 0.0);
     assert_eq!(values["tllmprof_window_open"], 0.0);
@@ -201,6 +202,61 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     assert!(taken.err().contains(&line), "{}", taken.err());
     server.end();
     wait_until("its end", || served.values(pid).is_empty());
+}
+
+/// The name of a figure of the times of a phase.
+fn of_phase(figure: &str, phase: &str) -> String {
+    format!("tllmprof_iteration_seconds_{figure},phase=\"{phase}\"")
+}
+
+#[test]
+fn times_are_told_apart_by_phase_where_batches_are_read() {
+    const STEPS: f64 = 60.0;
+    // Every tenth step has a prompt among its decodes, and takes 150 ms; the others take 3 ms.
+    let by_phase = [("decode", 54.0, 0.003), ("mixed", 6.0, 0.15)];
+    for (variables, phases) in [
+        (&[("TLLMPROF_FLIGHT", "10")][..], &by_phase[..]),
+        (&[("TLLMPROF_WHEN", "iteration > 1000s")], &by_phase),
+        (
+            // The iterations of the window do not count.
+            &[
+                ("TLLMPROF_WHERE", "phase=decode"),
+                ("TLLMPROF_START_STOP", "20-22"),
+            ],
+            &[("decode", 51.0, 0.003), by_phase[1]],
+        ),
+        (&[], &[("unknown", STEPS, 0.003)]),
+    ] {
+        let place = Place::new();
+        let load = Load::new();
+        let Some(mut command) = load.command("", variables) else {
+            return;
+        };
+        command
+            .env("XDG_RUNTIME_DIR", place.path("run"))
+            .env("TLLMPROF_CONTROL", "1")
+            .env("TLLMPROF_RANK", "3")
+            .env("TLLMPROF_RUN", "r")
+            .env("LAST", STEPS.to_string())
+            .env("END", "waits");
+        let mut server = place.start_to(&mut command, "waits");
+        let served = Served::metrics(&place);
+        let values = served.values(server.pid());
+        let counts = values.iter().filter(|(name, _)| name.contains("_count,"));
+        let counts: BTreeMap<_, _> = counts.map(|(name, count)| (name.clone(), *count)).collect();
+        let expected = phases
+            .iter()
+            .map(|(phase, count, _)| (of_phase("count", phase), *count));
+        assert_eq!(counts, expected.collect(), "{variables:?}");
+        for (phase, count, shortest) in phases {
+            let sum = values[&of_phase("sum", phase)];
+            assert!(sum >= shortest * count, "{phase}: {sum}");
+            let bucket = of_phase("bucket", phase);
+            assert_eq!(values[&format!("{bucket},le=\"0.002\"")], 0.0);
+            assert_eq!(values[&format!("{bucket},le=\"+Inf\"")], *count);
+        }
+        server.kill();
+    }
 }
 
 /// The folder of Prometheus and promtool; without them the running test says what it leaves out.

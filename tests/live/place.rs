@@ -64,6 +64,11 @@ impl Place {
 
     /// Starts it and waits for its first step.
     pub fn start(&self, command: &mut Command) -> Running {
+        self.start_to(command, "ready")
+    }
+
+    /// Starts it and waits until it prints `line`.
+    pub fn start_to(&self, command: &mut Command, line: &str) -> Running {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let name = COUNT
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
@@ -80,7 +85,7 @@ impl Place {
             folder: self.0.folder().to_owned(),
             name,
         };
-        wait_until("the first step", || running.out().contains("ready"));
+        wait_until(line, || running.out().contains(line));
         running
     }
 

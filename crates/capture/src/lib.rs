@@ -281,7 +281,8 @@ pub fn wants_batches() -> bool {
     recorder::is_keeping() || HAS_RANGES.load(Ordering::Relaxed)
 }
 
-/// Keeps what is in the batch of `iteration`, or else of the one that is open, and begins its range.
+/// What is in the batch of `iteration`, or else of the one that is open: keeps it where anybody wants it, and begins its
+/// range.
 pub fn keep_batch(iteration: Option<u64>, batch: Batch) {
     if let Some(iteration) = iteration.or_else(recorder::open_iteration) {
         recorder::batch(iteration, batch);

@@ -45,6 +45,26 @@ pub struct Status {
     pub last: Option<u64>,
     /// Where the record is, if one has begun.
     pub record: Option<String>,
+    /// How long the steps outside windows have taken, where the process measures them.
+    pub times: Option<Times>,
+}
+
+/// How long steps have taken, by what was in their batches. Counts only grow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Nanoseconds that a step took at most, in their order: what [`Taken::counts`] are of.
+    pub bounds_ns: Vec<u64>,
+    pub phases: Vec<Taken>,
+}
+
+/// How long the steps of a phase have taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Nothing where their batches were not read.
+    pub phase: Option<String>,
+    /// How many took at most each of the bounds, and more than the one before; the last, how many took more.
+    pub counts: Vec<u64>,
+    pub sum_ns: u64,
 }
 
 /// What the window of a process is at: `state`, in JSON.
@@ -137,6 +157,7 @@ impl Event {
                     first: number("first"),
                     last: number("last"),
                     record: text("record"),
+                    times: object.get("times").and_then(Times::read),
                 }))
             }
             Some("accepted") => Self::Accepted {
@@ -176,7 +197,60 @@ impl Status {
             .with("first", self.first)
             .with("last", self.last)
             .with("record", self.record.as_deref())
+            .with_some("times", self.times.as_ref().map(Times::write))
     }
+}
+
+impl Times {
+    fn write(&self) -> Object {
+        let phases = self.phases.iter().map(Taken::write).map(Value::Object);
+        Object::default()
+            .with("bounds_ns", numbers(&self.bounds_ns))
+            .with("phases", Value::Array(phases.collect()))
+    }
+
+    /// Nothing where they are none of this version.
+    fn read(value: &Value) -> Option<Self> {
+        let object = value.object()?;
+        let bounds_ns = integers(object.get("bounds_ns")?)?;
+        let phases = object.get("phases")?.array()?.iter();
+        let phases: Option<Vec<_>> = phases
+            .map(|phase| {
+                Taken::read(phase).filter(|taken| taken.counts.len() == bounds_ns.len() + 1)
+            })
+            .collect();
+        Some(Self {
+            phases: phases?,
+            bounds_ns,
+        })
+    }
+}
+
+impl Taken {
+    fn write(&self) -> Object {
+        Object::default()
+            .with_some("phase", self.phase.as_deref())
+            .with("counts", numbers(&self.counts))
+            .with("sum_ns", self.sum_ns)
+    }
+
+    fn read(value: &Value) -> Option<Self> {
+        let object = value.object()?;
+        let phase = object.get("phase").and_then(Value::text);
+        Some(Self {
+            phase: phase.map(str::to_owned),
+            counts: integers(object.get("counts")?)?,
+            sum_ns: object.get("sum_ns")?.integer()?,
+        })
+    }
+}
+
+fn numbers(of: &[u64]) -> Value {
+    Value::Array(of.iter().copied().map(Value::Integer).collect())
+}
+
+fn integers(value: &Value) -> Option<Vec<u64>> {
+    value.array()?.iter().map(Value::integer).collect()
 }
 
 #[cfg(test)]
@@ -199,6 +273,21 @@ mod tests {
             first: Some(1),
             last: None,
             record: Some("/a \"b\"/c".to_owned()),
+            times: Some(Times {
+                bounds_ns: vec![5, 10],
+                phases: vec![
+                    Taken {
+                        phase: Some("decode".to_owned()),
+                        counts: vec![1, 0, 2],
+                        sum_ns: 33,
+                    },
+                    Taken {
+                        phase: None,
+                        counts: vec![0, 0, u64::MAX],
+                        sum_ns: 7,
+                    },
+                ],
+            }),
         };
         let closed = Closed {
             steps: Some((5, 9)),
@@ -229,6 +318,30 @@ mod tests {
                 "{line}"
             );
         }
+    }
+
+    #[test]
+    fn times_that_are_none_leave_the_rest_of_a_status() {
+        let status = |times: &str| {
+            let line = format!(
+                r#"{{"event":"status","pid":1,"iterations":1,"at_ns":1,"state":"armed","times":{times}}}"#
+            );
+            match Event::from_line(line.as_bytes()) {
+                Ok(Event::Status(status)) => status.times,
+                other => panic!("{other:?}"),
+            }
+        };
+        let of = |counts: &str| {
+            status(&format!(
+                r#"{{"bounds_ns":[5],"phases":[{{"counts":{counts},"sum_ns":1}}]}}"#
+            ))
+        };
+        assert_eq!(of("[1,2]").unwrap().phases[0].counts, [1, 2]);
+        for wrong in ["[1]", "[1,2,3]", "[1,-2]", "[1,0.5]", "{}", "null"] {
+            assert_eq!(of(wrong), None, "{wrong}");
+        }
+        assert_eq!(status("5"), None);
+        assert_eq!(status(r#"{"bounds_ns":[5]}"#), None);
     }
 
     #[test]

@@ -45,6 +45,20 @@ impl Value {
         }
     }
 
+    pub fn array(&self) -> Option<&[Self]> {
+        match self {
+            Self::Array(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    pub const fn object(&self) -> Option<&Object> {
+        match self {
+            Self::Object(object) => Some(object),
+            _ => None,
+        }
+    }
+
     pub const fn bool(&self) -> Option<bool> {
         match self {
             Self::Bool(value) => Some(*value),
@@ -68,6 +82,7 @@ from!(
     // JSON has no number that is not finite.
     f64: value => if value.is_finite() { Self::Number(value) } else { Self::Null },
     String: value => Self::Text(value),
+    Object: value => Self::Object(value),
     &str: value => Self::Text(value.to_owned()),
 );
 

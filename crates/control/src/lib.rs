@@ -10,7 +10,7 @@ pub mod json;
 pub mod place;
 mod request;
 
-pub use event::{Closed, Event, Phase, Status};
+pub use event::{Closed, Event, Phase, Status, Taken, Times};
 pub use request::{Capture, Request};
 
 /// The version of the protocol. A side that gets a line of a later version refuses it.

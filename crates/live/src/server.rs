@@ -234,6 +234,7 @@ impl Server {
             first: window.map(|window| window.first),
             last: window.and_then(|window| window.last),
             record: record(),
+            times: times(),
         })))
     }
 
@@ -270,6 +271,21 @@ impl Server {
 
 fn record() -> Option<String> {
     recorder::path().map(|path| path.to_string_lossy().into_owned())
+}
+
+/// How long iterations outside windows have taken, where any has been measured.
+fn times() -> Option<control::Times> {
+    let phases = recorder::times::by_phase().into_iter();
+    let taken = |taken: recorder::times::Taken| control::Taken {
+        phase: taken.phase.map(|phase| phase.name().to_owned()),
+        counts: taken.counts.to_vec(),
+        sum_ns: taken.sum_ns,
+    };
+    let phases: Vec<_> = phases.map(taken).collect();
+    (!phases.is_empty()).then(|| control::Times {
+        bounds_ns: recorder::times::BOUNDS_NS.to_vec(),
+        phases,
+    })
 }
 
 /// What a request means here.

@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{IS_RECORDING, is_on, is_recording};
-use super::{clock, flight, gpu, pace, ranges, reuse, space, usage, writers};
+use super::{clock, flight, gpu, pace, ranges, reuse, space, times, usage, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -109,6 +109,9 @@ fn end(counts: bool, cut: bool) {
     header.add(Counter::Iterations, 1);
     pace::add(took);
     let is_inside = is_recording();
+    if !is_inside {
+        times::add(n, took);
+    }
     if !is_inside && !reuse::is_on() {
         header.outside().add(took);
         return;

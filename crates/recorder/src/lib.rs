@@ -23,6 +23,7 @@ mod space;
 mod state;
 #[cfg(test)]
 mod tests;
+pub mod times;
 mod usage;
 pub mod watch;
 mod writers;
@@ -85,8 +86,9 @@ pub fn ended(window: u32, since: u64, what: impl FnOnce() -> What) {
     }
 }
 
-/// Keeps what is in the batch of `iteration`, which the calling thread has begun, if a window is open.
+/// What is in the batch of `iteration`, which the calling thread has begun: kept where events are.
 pub fn batch(iteration: u64, batch: Batch) {
+    times::batch_is(iteration, batch.phase());
     let iteration = iteration as u16;
     event(ticks(), 0, What::Batch { iteration, batch });
 }

@@ -49,10 +49,6 @@ impl Figures {
         (ticks as f64 * self.ns_per_tick) as u64
     }
 
-    pub fn ticks(&self, ns: u64) -> u64 {
-        (ns as f64 / self.ns_per_tick) as u64
-    }
-
     /// The duration in nanoseconds that this share of the iterations does not exceed.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         Some(self.ns(self.durations().quantile(share)?))

@@ -124,7 +124,8 @@ impl Mark {
                     let is_given = self.reader.as_ref().is_some_and(|reader| reader.is_given());
                     is_given && !goes_on && !function.is_step()
                 };
-                if capture::wants_batches()
+                // Where it was read already, the times of iterations are told apart by it, at no cost.
+                if (before.is_some() || capture::wants_batches())
                     && (iteration.is_some() || is_told())
                     && let Some(batch) = before.unwrap_or_else(read)
                 {

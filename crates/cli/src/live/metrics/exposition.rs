@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tllmprof_control::{Phase, Status};
+use tllmprof_control::{Phase, Status, Times};
 
 use crate::live::record::Figures;
 
@@ -25,39 +25,13 @@ enum Of {
     Gauge(fn(&Seen) -> Option<u64>),
     /// In nanoseconds; shown in seconds.
     Seconds(fn(&Seen) -> Option<u64>),
-    /// How long iterations take, in seconds.
+    /// How long iterations take, in seconds, by phase.
     Durations,
     /// 1, with what is said of the process in words.
     Info,
     /// How many processes there are.
     Count,
 }
-
-/// Upper bounds of a histogram's buckets, in nanoseconds and as a label.
-const BOUNDS: [(u64, &str); 22] = [
-    (500_000, "0.0005"),
-    (1_000_000, "0.001"),
-    (2_000_000, "0.002"),
-    (3_000_000, "0.003"),
-    (5_000_000, "0.005"),
-    (7_500_000, "0.0075"),
-    (10_000_000, "0.01"),
-    (15_000_000, "0.015"),
-    (20_000_000, "0.02"),
-    (30_000_000, "0.03"),
-    (50_000_000, "0.05"),
-    (75_000_000, "0.075"),
-    (100_000_000, "0.1"),
-    (150_000_000, "0.15"),
-    (200_000_000, "0.2"),
-    (300_000_000, "0.3"),
-    (500_000_000, "0.5"),
-    (750_000_000, "0.75"),
-    (1_000_000_000, "1"),
-    (2_000_000_000, "2"),
-    (5_000_000_000, "5"),
-    (10_000_000_000, "10"),
-];
 
 /// All of them.
 pub const FAMILIES: [Family; 12] = [
@@ -78,7 +52,7 @@ pub const FAMILIES: [Family; 12] = [
     },
     Family {
         name: "tllmprof_iteration_seconds",
-        help: "How long iterations outside windows take.",
+        help: "How long iterations outside windows take, by what is in their batches.",
         of: Of::Durations,
     },
     Family {
@@ -162,15 +136,15 @@ impl Family {
                     None => Ok(()),
                 },
                 Of::Seconds(ns) => match ns(seen) {
-                    Some(ns) => writeln!(out, "{name}{{{labels}}} {}", ns as f64 / 1e9),
+                    Some(ns) => writeln!(out, "{name}{{{labels}}} {}", seconds(ns)),
                     None => Ok(()),
                 },
                 Of::Info => {
                     let rule = escaped(&seen.status.rule);
                     writeln!(out, "{name}{{{labels},rule=\"{rule}\"}} 1")
                 }
-                Of::Durations => match &seen.figures {
-                    Some(figures) => write_durations(&mut out, name, &labels, figures),
+                Of::Durations => match &seen.status.times {
+                    Some(times) => write_durations(&mut out, name, &labels, times),
                     None => Ok(()),
                 },
                 Of::Count => Ok(()),
@@ -191,22 +165,25 @@ impl Family {
     }
 }
 
-fn write_durations(
-    out: &mut String,
-    name: &str,
-    labels: &str,
-    figures: &Figures,
-) -> std::fmt::Result {
-    let durations = figures.durations();
-    for (ns, le) in BOUNDS {
-        let within = durations.at_most(figures.ticks(ns));
-        writeln!(out, "{name}_bucket{{{labels},le=\"{le}\"}} {within}")?;
+/// A histogram for each phase.
+fn write_durations(out: &mut String, name: &str, labels: &str, times: &Times) -> std::fmt::Result {
+    for taken in &times.phases {
+        let phase = escaped(taken.phase.as_deref().unwrap_or("unknown"));
+        let labels = format!("{labels},phase=\"{phase}\"");
+        let mut within = 0_u64;
+        let bounds = times.bounds_ns.iter().map(|ns| seconds(*ns).to_string());
+        for (le, count) in bounds.chain(["+Inf".to_owned()]).zip(&taken.counts) {
+            within = within.saturating_add(*count);
+            writeln!(out, "{name}_bucket{{{labels},le=\"{le}\"}} {within}")?;
+        }
+        writeln!(out, "{name}_sum{{{labels}}} {}", seconds(taken.sum_ns))?;
+        writeln!(out, "{name}_count{{{labels}}} {within}")?;
     }
-    let count = durations.count();
-    let sum = figures.ns(durations.sum()) as f64 / 1e9;
-    writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}")?;
-    writeln!(out, "{name}_sum{{{labels}}} {sum}")?;
-    writeln!(out, "{name}_count{{{labels}}} {count}")
+    Ok(())
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
 }
 
 fn labels(status: &Status) -> String {
@@ -236,6 +213,7 @@ mod tests {
 
     use regex::Regex;
     use serde_json::Value;
+    use tllmprof_control::Taken;
 
     use super::*;
 
@@ -271,12 +249,51 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_what_they_are_called() {
-        for (ns, label) in BOUNDS {
-            let seconds: f64 = label.parse().unwrap();
-            assert_eq!((seconds * 1e9).round() as u64, ns, "{label}");
-        }
-        assert!(BOUNDS.is_sorted());
+    fn times_are_a_histogram_for_each_phase() {
+        let taken = |phase: Option<&str>, counts: [u64; 4], sum_ns| Taken {
+            phase: phase.map(str::to_owned),
+            counts: counts.to_vec(),
+            sum_ns,
+        };
+        let times = Times {
+            bounds_ns: vec![500_000, 7_500_000, 1_000_000_000],
+            phases: vec![
+                taken(Some("decode"), [1, 0, 2, 3], 4_000_000_001),
+                taken(None, [0, 5, 0, 0], 5_000_000),
+            ],
+        };
+        let seen = Seen {
+            status: Status {
+                pid: 7,
+                times: Some(times),
+                ..Status::default()
+            },
+            figures: None,
+        };
+        let text = text(&[seen]);
+        let lines = |phase: &str| {
+            let label = format!(",phase=\"{phase}\"");
+            let lines = text.lines().filter(|line| line.contains(&label));
+            let lines = lines.map(|line| {
+                let (name, rest) = line.split_once('{').unwrap();
+                let (_, rest) = rest.split_once(&label).unwrap();
+                format!(
+                    "{} {rest}",
+                    name.trim_start_matches("tllmprof_iteration_seconds_")
+                )
+            });
+            lines.collect::<Vec<_>>()
+        };
+        let decode = [
+            r#"bucket ,le="0.0005"} 1"#,
+            r#"bucket ,le="0.0075"} 1"#,
+            r#"bucket ,le="1"} 3"#,
+            r#"bucket ,le="+Inf"} 6"#,
+            "sum } 4.000000001",
+            "count } 6",
+        ];
+        assert_eq!(lines("decode"), decode);
+        assert_eq!(lines("unknown")[4..], ["sum } 0.005", "count } 5"]);
     }
 
     /// The queries of a dashboard.

@@ -1,0 +1,229 @@
+//! How long iterations outside windows have taken, by what was in their batches, for who asks while the process runs:
+//! counts that only grow.
+//!
+//! Written where an iteration ends, with the session's turn or its lock: by one thread at a time, and by plain stores, as a scrape may come at any time and an
+//! iteration is not to wait for it.
+
+use core::array;
+use core::sync::atomic::{AtomicU64, Ordering, fence};
+
+use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_record::Phase;
+
+use super::clock;
+
+/// What an iteration counts for that took at most so many nanoseconds, and more than the bound before.
+pub const BOUNDS_NS: [u64; 22] = [
+    500_000,
+    1_000_000,
+    2_000_000,
+    3_000_000,
+    5_000_000,
+    7_500_000,
+    10_000_000,
+    15_000_000,
+    20_000_000,
+    30_000_000,
+    50_000_000,
+    75_000_000,
+    100_000_000,
+    150_000_000,
+    200_000_000,
+    300_000_000,
+    500_000_000,
+    750_000_000,
+    1_000_000_000,
+    2_000_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+/// The last has no bound.
+const BUCKETS: usize = BOUNDS_NS.len() + 1;
+/// The last is of iterations whose batches were not read.
+const PHASES: usize = Phase::ALL.len() + 1;
+/// How often the times are read anew where one is written meanwhile, which takes some nanoseconds.
+const TRIES: usize = 100;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(in_child)]
+    static TIMES: Times = Times::new();
+    /// The latest iteration whose batch was read, times [`PHASES`], and the place of its phase behind 1.
+    #[fork(reset)]
+    static READ: AtomicU64 = AtomicU64::new(0);
+}
+
+struct Times {
+    /// Odd while one is written.
+    writes: AtomicU64,
+    phases: [OfPhase; PHASES],
+}
+
+struct OfPhase {
+    counts: [AtomicU64; BUCKETS],
+    sum_ns: AtomicU64,
+}
+
+/// How long the iterations of a phase have taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// Nothing where their batches were not read.
+    pub phase: Option<Phase>,
+    /// How many took at most each of [`BOUNDS_NS`] and more than the one before, and how many more than all.
+    pub counts: [u64; BUCKETS],
+    pub sum_ns: u64,
+}
+
+/// The batch of `iteration` is of this phase.
+pub fn batch_is(iteration: u64, phase: Phase) {
+    let latest = iteration
+        .saturating_mul(PHASES as u64)
+        .saturating_add(1 + phase as u64);
+    READ.store(latest, Ordering::Relaxed);
+}
+
+fn place_of(iteration: u64) -> usize {
+    let of_phase = READ
+        .load(Ordering::Relaxed)
+        .checked_sub(iteration.saturating_mul(PHASES as u64));
+    match of_phase {
+        Some(place @ 1..) if place < PHASES as u64 => place as usize - 1,
+        _ => PHASES - 1,
+    }
+}
+
+/// `iteration` has ended outside windows and took so many ticks.
+pub fn add(iteration: u64, took: u64) {
+    TIMES.add(place_of(iteration), clock::ns(took));
+}
+
+/// Those of all phases of which an iteration has ended: none where the process makes no record.
+pub fn by_phase() -> Vec<Taken> {
+    let all = TIMES.read().into_iter().flatten();
+    let was_any = |taken: &Taken| taken.counts.iter().any(|count| *count > 0);
+    all.filter(was_any).collect()
+}
+
+impl Times {
+    const fn new() -> Self {
+        Self {
+            writes: AtomicU64::new(0),
+            phases: [const {
+                OfPhase {
+                    counts: [const { AtomicU64::new(0) }; BUCKETS],
+                    sum_ns: AtomicU64::new(0),
+                }
+            }; PHASES],
+        }
+    }
+
+    fn add(&self, place: usize, ns: u64) {
+        let Some(of) = self.phases.get(place) else {
+            return;
+        };
+        let bucket = BOUNDS_NS.partition_point(|bound| *bound < ns);
+        let add = |to: &AtomicU64, more: u64| {
+            let value = to.load(Ordering::Relaxed).wrapping_add(more);
+            to.store(value, Ordering::Relaxed);
+        };
+        let writes = self.writes.load(Ordering::Relaxed);
+        self.writes.store(writes + 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        add(&of.counts[bucket], 1);
+        add(&of.sum_ns, ns);
+        self.writes.store(writes + 2, Ordering::Release);
+    }
+
+    /// All as they were at one moment; nothing where that could not be had.
+    fn read(&self) -> Option<[Taken; PHASES]> {
+        (0..TRIES).find_map(|_| {
+            let writes = self.writes.load(Ordering::Acquire);
+            let all = array::from_fn(|place| {
+                let of = &self.phases[place];
+                Taken {
+                    phase: Phase::ALL.get(place).copied(),
+                    counts: of
+                        .counts
+                        .each_ref()
+                        .map(|count| count.load(Ordering::Relaxed)),
+                    sum_ns: of.sum_ns.load(Ordering::Relaxed),
+                }
+            });
+            fence(Ordering::Acquire);
+            let is_whole = writes & 1 == 0 && self.writes.load(Ordering::Relaxed) == writes;
+            is_whole.then_some(all)
+        })
+    }
+
+    /// The child of a fork has made none. Another thread may have been writing.
+    fn in_child(&self, _: &OnlyThread) {
+        self.writes.store(0, Ordering::Relaxed);
+        for of in &self.phases {
+            of.sum_ns.store(0, Ordering::Relaxed);
+            of.counts
+                .iter()
+                .for_each(|count| count.store(0, Ordering::Relaxed));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_time_counts_for_the_first_bound_that_it_does_not_exceed() {
+        assert!(BOUNDS_NS.is_sorted());
+        let times = Times::new();
+        let decode = Phase::Decode as usize;
+        for ns in [0, MS, MS + 1, 2 * MS, 10_000 * MS, 10_000 * MS + 1] {
+            times.add(decode, ns);
+        }
+        times.add(PHASES - 1, 3 * MS);
+        let read = times.read().unwrap();
+        let mut counts = [0; BUCKETS];
+        (counts[0], counts[1], counts[2]) = (1, 1, 2);
+        (counts[BUCKETS - 2], counts[BUCKETS - 1]) = (1, 1);
+        assert_eq!(read[decode].phase, Some(Phase::Decode));
+        assert_eq!(read[decode].counts, counts);
+        assert_eq!(read[decode].sum_ns, 20_004 * MS + 2);
+        let unknown = &read[PHASES - 1];
+        assert_eq!((unknown.phase, unknown.sum_ns), (None, 3 * MS));
+        assert_eq!(read[Phase::Prefill as usize].sum_ns, 0);
+    }
+
+    #[test]
+    fn an_iteration_has_the_phase_of_its_own_batch_alone() {
+        for phase in Phase::ALL {
+            batch_is(7, phase);
+            assert_eq!(place_of(7), phase as usize);
+            assert_eq!([0, 6, 8].map(place_of), [PHASES - 1; 3]);
+        }
+        batch_is(0, Phase::Prefill);
+        assert_eq!(place_of(0), Phase::Prefill as usize);
+        assert_eq!(place_of(7), PHASES - 1);
+    }
+
+    #[test]
+    fn sums_and_counts_are_of_the_same_moment_while_iterations_end() {
+        const COUNT: u64 = 200_000;
+        let times = Times::new();
+        thread::scope(|scope| {
+            scope.spawn(|| (0..COUNT).for_each(|n| times.add(n as usize % PHASES, 5 * MS)));
+            let mut last = 0;
+            while last < COUNT {
+                let Some(all) = times.read() else { continue };
+                let count: u64 = all.iter().flat_map(|taken| taken.counts).sum();
+                let sum: u64 = all.iter().map(|taken| taken.sum_ns).sum();
+                assert_eq!(sum, count * 5 * MS);
+                assert!(count >= last);
+                last = count;
+            }
+        });
+    }
+}
