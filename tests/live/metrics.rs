@@ -152,8 +152,8 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
         "{values:?}"
     );
     let names = [
-        "tllmprof_window_seconds_total",
-        "tllmprof_window_gpu_seconds_total",
+        "tllmprof_gpu_timed_seconds_total",
+        "tllmprof_gpu_seconds_total",
     ];
     assert_eq!(names.map(|name| values[name]), [0.0; 2]);
     let captured = place.tllmprof(&format!("capture {pid} --steps 3"));
@@ -354,7 +354,7 @@ fn prometheus_scrapes_it_and_answers_the_queries_of_the_dashboard() {
     let captured = place.tllmprof(&format!("capture {} --steps 20", server.pid()));
     assert!(captured.status.success(), "{}", captured.err());
     wait_until("the window", || {
-        let seen = query(&prometheus, "tllmprof_window_seconds_total > 0");
+        let seen = query(&prometheus, "tllmprof_gpu_timed_seconds_total > 0");
         !seen.is_empty()
     });
     let dashboard: Value =

@@ -28,6 +28,16 @@ pub fn low_when() -> String {
     )
 }
 
+/// Recording kernels makes iterations longer: of their time the GPU works the first part, of others' the second.
+fn shown(busy: Busy) -> String {
+    match busy {
+        Busy::Between(low, high) if Share(low).to_string() != Share(high).to_string() => {
+            format!("{} to {}", Share(low), Share(high))
+        }
+        Busy::Is(share) | Busy::Between(share, _) => Share(share).to_string(),
+    }
+}
+
 pub fn low(one: &Evidence<'_>) -> Judged {
     let metrics = one.metrics();
     let sm = metrics.and_then(|metrics| metrics.sm);
@@ -37,8 +47,8 @@ pub fn low(one: &Evidence<'_>) -> Judged {
         _ => String::new(),
     };
     match (one.busy(), sm) {
-        (Some(Busy::Is(busy) | Busy::Between(_, busy)), _) if busy < LOW => Judged::Yes {
-            evidence: format!("the GPU works {} of the time{host}", Share(busy)),
+        (Some(share @ (Busy::Is(busy) | Busy::Between(_, busy))), _) if busy < LOW => Judged::Yes {
+            evidence: format!("the GPU works {} of the time{host}", shown(share)),
             loss: Some(1.0 - busy),
         },
         (_, Some(sm)) if sm < LOW && bandwidth.is_none_or(|part| part < TARGET) => Judged::Yes {
@@ -102,5 +112,17 @@ fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
         }
         Some(_) => Judged::Unknown("this GPU does not report it".to_owned()),
         None => Judged::Unknown("no GPU metrics were sampled".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_iterations_that_were_all_made_longer_both_ends_are_shown() {
+        assert_eq!(shown(Busy::Between(0.214, 0.371)), "21.4 % to 37.1 %");
+        assert_eq!(shown(Busy::Between(0.214, 0.2141)), "21.4 %");
+        assert_eq!(shown(Busy::Is(0.5)), "50.0 %");
     }
 }

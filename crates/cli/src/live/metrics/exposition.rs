@@ -66,13 +66,13 @@ pub const FAMILIES: [Family; 12] = [
         of: Of::Counter(|seen| Some(seen.figures.as_ref()?.windows())),
     },
     Family {
-        name: "tllmprof_window_seconds_total",
-        help: "Time of the iterations inside windows.",
+        name: "tllmprof_gpu_timed_seconds_total",
+        help: "Time of the iterations, inside windows, of which GPU times are taken.",
         of: Of::Seconds(|seen| Some(seen.figures.as_ref()?.inside_ns())),
     },
     Family {
-        name: "tllmprof_window_gpu_seconds_total",
-        help: "GPU time of the iterations inside windows; streams that work at once add up.",
+        name: "tllmprof_gpu_seconds_total",
+        help: "GPU time of these iterations; streams that work at once add up.",
         of: Of::Seconds(|seen| seen.figures.as_ref()?.gpu_ns()),
     },
     Family {
