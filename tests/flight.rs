@@ -54,6 +54,7 @@ fn the_latest_steps_are_there_after_a_kill_with_their_causes() {
     let process = load.report().unwrap();
     assert_eq!(process["state"], "unfinished", "{process}");
     assert_eq!(windows(&process), [(170, 199)]);
+    assert_eq!(process["windows"][0]["past"], true);
     let kept = iterations(&process);
     let numbers: Vec<_> = kept.iter().map(|one| number(&one["n"])).collect();
     assert_eq!(numbers, (170..=199).collect::<Vec<_>>());
@@ -110,6 +111,9 @@ fn a_trigger_leaves_the_steps_before_it_and_those_behind() {
     assert_eq!(ran.windows(), expected, "{context}");
     let process = ran.process.unwrap();
     assert_eq!(process["state"], "whole");
+    let windows = process["windows"].as_array().unwrap().iter();
+    let pasts: Vec<_> = windows.map(|window| window["past"] == true).collect();
+    assert_eq!(pasts, [true, false, true, false, true]);
     let kept = iterations(&process);
     let slow = kept
         .iter()

@@ -2,6 +2,10 @@
 //! without harm, and whatever prevents it is logged and leaves the program alone.
 
 mod common;
+#[path = "kernels/launches.rs"]
+mod launches;
+#[path = "kernels/profilers.rs"]
+mod profilers;
 #[path = "kernels/program.rs"]
 mod program;
 #[allow(dead_code, reason = "it reads what other tests want, too")]
@@ -51,83 +55,6 @@ fn what_is_taken_is_what_the_gpu_did() {
         assert!(record.kernels_lie_in_their_windows());
         assert_eq!(ran.taken(), [4 * 13, 2 * 13, 13]);
         assert_eq!(ran.finalized(), [(0, 0), (0, 0)]);
-    }
-}
-
-#[test]
-fn every_kernel_has_its_launch() {
-    for reach in [Reach::Linked, Reach::LookedUp] {
-        let ran = Program::new(reach)
-            .windows("5-9,20-50")
-            .kernels("8")
-            .run("steps", 0, 60);
-        ran.assert_well();
-        let launches = ran.launches();
-        assert_eq!(launches.len(), 4 * 13);
-        // Each step launches two kernels, then a graph of two.
-        let mut before = 0;
-        for (place, (name, _, call)) in launches.iter().enumerate() {
-            let call = call.unwrap_or_else(|| panic!("{name} has no launch"));
-            assert_eq!(
-                name,
-                [
-                    "_Z5firstPm",
-                    "_Z6secondPm",
-                    "_Z8in_graphPm",
-                    "_Z8in_graphPm"
-                ][place % 4]
-            );
-            assert_eq!(call.is_graph, place % 4 > 1);
-            if place % 4 == 3 {
-                assert_eq!(call.start, before, "one graph's kernels have one launch");
-            } else {
-                assert!(call.start > before);
-            }
-            before = call.start;
-        }
-    }
-}
-
-/// How many can be joined depends on when the threads run, but none is another's.
-#[test]
-fn launches_of_threads_that_launch_at_once_are_not_mixed_up() {
-    let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_PAUSE_US", "3000"));
-    assert_launches_of_two_threads(&ran);
-}
-
-#[test]
-fn launches_of_threads_that_launch_in_turns_are_all_known() {
-    let ran = two_threads(Program::new(Reach::LookedUp).env("PROGRAM_TURNS", "1"));
-    assert_launches_of_two_threads(&ran);
-    let launches = ran.launches();
-    assert!(launches.iter().all(|(_, _, call)| call.is_some()));
-    // In each of 20 iterations the main thread's four and the other one's five.
-    assert_eq!(launches.len(), 20 * (4 + 5));
-}
-
-fn two_threads(program: Program) -> Ran {
-    let ran = program
-        .windows("15-40")
-        .kernels("20")
-        .env("STANDIN_CALL_US", "30")
-        .run("steps", 1, 60);
-    ran.assert_well();
-    ran
-}
-
-/// Each kernel that has a launch has one of its own thread's.
-fn assert_launches_of_two_threads(ran: &Ran) {
-    // Each thread has a stream of its own, and the main thread alone has these kernels.
-    let mut streams: BTreeMap<(u32, u64), u16> = BTreeMap::new();
-    let main = ran.record().header.pid;
-    let launches = ran.launches().into_iter();
-    let known = launches.filter_map(|(name, stream, call)| Some((name, stream, call?)));
-    for (name, stream, call) in known {
-        let own = *streams.entry((call.thread, call.stream)).or_insert(stream);
-        assert_eq!(own, stream, "{name}: {call:?}");
-        let is_main = STEP.iter().any(|(own, _)| *own == name);
-        assert_eq!(is_main, call.thread == main, "{name}: {call:?}");
-        assert_eq!(call.is_graph, name == "_Z8in_graphPm");
     }
 }
 
@@ -307,107 +234,6 @@ fn a_capture_that_lasts_past_the_inner_window_keeps_cupti_until_it_is_over() {
 }
 
 /// It gets what it gets without the library.
-#[test]
-fn a_profiler_that_comes_while_kernels_are_taken_gets_cupti() {
-    for (reach, by) in [
-        (Reach::Linked, Reach::LookedUp),
-        (Reach::LookedUp, Reach::Linked),
-    ] {
-        for (uses, kernels) in [("both", 24), ("buffers", 24), ("subscription", 0)] {
-            let with = |program: Program| {
-                let program = program.profiled(by, "12-18").env("PROGRAM_USES", uses);
-                program.run("steps", 0, 60)
-            };
-            let plain = with(Program::plain(reach));
-            plain.assert_well();
-            let all = format!("kernels: {kernels}, buffers of others: 0");
-            assert!(plain.output.out().contains(&all), "{}", plain.output.out());
-            let ran = with(Program::new(reach).windows("5-30,40-45").kernels("20"));
-            ran.assert_well();
-            assert_eq!(ran.output.out(), plain.output.out(), "{}", ran.cupti_log);
-            let given_up = "another profiler in this process takes CUPTI: no kernels from here";
-            assert!(ran.said(given_up), "{}", ran.output.err());
-            let record = ran.record();
-            if uses == "subscription" {
-                assert_eq!(record.kernel_windows(), [(5, 11), (40, 45)]);
-                assert_steps(&ran, 1, 6);
-                assert_eq!(ran.finalized(), [(0, 0), (0, 0)], "{}", ran.cupti_log);
-            } else {
-                // Its functions stay with CUPTI, which is never taken from it.
-                assert_eq!(record.kernel_windows(), [(5, 11)]);
-                assert!(ran.said("no kernels: another profiler has CUPTI"));
-                assert_eq!(ran.finalized(), [(0, 0)], "{}", ran.cupti_log);
-            }
-        }
-    }
-}
-
-#[test]
-fn a_profiler_that_comes_among_busy_threads_gets_cupti() {
-    let with = |program: Program| program.profiled(Reach::Linked, "30-40");
-    let ran = with(Program::new(Reach::LookedUp).windows("5-80").kernels("60"))
-        .env("STANDIN_CALL_US", "30")
-        .run("steps", 4, 100);
-    ran.assert_well();
-    let out = ran.output.out();
-    assert!(
-        out.contains("subscribe: 0\n") && out.contains("buffers of others: 0"),
-        "{out}"
-    );
-    assert!(
-        ran.finalized().iter().all(|one| *one == (0, 0)),
-        "{}",
-        ran.cupti_log
-    );
-    let [(5, last)] = ran.record().kernel_windows()[..] else {
-        panic!("{:?}", ran.record().kernel_windows());
-    };
-    assert!(last < 30);
-}
-
-/// Nor does a stuck call hold it up: CUPTI is given up where it cannot be taken out.
-#[test]
-fn a_profiler_that_comes_while_cupti_cannot_go_gets_it_all_the_same() {
-    let ran = Program::new(Reach::LookedUp)
-        .windows("5-80")
-        .kernels("60")
-        .profiled(Reach::Linked, "30-40")
-        .run("stays", 0, 100);
-    ran.assert_well();
-    let out = ran.output.out();
-    assert!(
-        out.contains("subscribe: 0\n") && out.contains("kernels: 40, buffers of others: 0"),
-        "{out}"
-    );
-    assert_eq!(ran.finalized(), [], "{}", ran.cupti_log);
-}
-
-#[test]
-fn a_profiler_that_was_there_before_keeps_cupti() {
-    for by in [Reach::Linked, Reach::LookedUp] {
-        for (steps, windows) in [("2-20", "5-9,12-15"), ("2-20", "5-30")] {
-            let ran = Program::new(Reach::LookedUp)
-                .windows(windows)
-                .kernels("3")
-                .profiled(by, steps)
-                .run("steps", 0, 40);
-            ran.assert_well();
-            let out = ran.output.out();
-            assert!(
-                out.contains("subscribe: 0\n") && out.contains("kernels: 72, buffers of others: 0"),
-                "{out}"
-            );
-            assert!(
-                ran.said("no kernels: another profiler has CUPTI"),
-                "{}",
-                ran.output.err()
-            );
-            assert_eq!(ran.record().kernel_windows(), []);
-            assert_eq!(ran.finalized(), [], "{}", ran.cupti_log);
-        }
-    }
-}
-
 #[test]
 fn what_prevents_it_is_logged() {
     type Case = (&'static str, (&'static str, &'static str), &'static str);

@@ -272,6 +272,38 @@ fn an_operator_is_told_why_not() {
     refused(&format!("capture {pid} --gc"), "TLLM_PROFILE_RECORD_GC=1");
     refused(&format!("capture {pid} --kernels"), "TLLMPROF_KERNELS=1");
     refused(&format!("capture {pid} --where requests"), "--where");
+    for (option, why) in [
+        (
+            "--steps x",
+            "'x' for '--steps <N>': wanted: a whole number, at least 1",
+        ),
+        ("--delay y", "'y' for '--delay <N>': wanted: a whole number"),
+        (
+            "--kernels=z",
+            "'z' for '--kernels[=<N>]': wanted: a whole number",
+        ),
+    ] {
+        let err = place.tllmprof(&format!("capture {pid} {option}")).err();
+        let first = err.lines().next().unwrap();
+        assert!(first.ends_with(why), "{option}: {err}");
+    }
+    fs::write(place.path("file"), "").unwrap();
+    for (option, why) in [
+        (
+            "-o file",
+            "-o file: that is a file (wanted: a folder for the copies of the records)",
+        ),
+        (
+            "-o file/in",
+            "-o file/in: the folder cannot be made: file is a file",
+        ),
+        (
+            "-o /proc/x",
+            "-o /proc/x: the folder cannot be made: the file system at /proc permits none",
+        ),
+    ] {
+        refused(&format!("capture {pid} {option}"), why);
+    }
     refused(
         &format!("capture {pid} --where phase=decode"),
         "begins before its batch is known",

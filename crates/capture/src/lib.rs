@@ -1,5 +1,6 @@
 //! What is switched on for a window, and off after it.
 
+mod add_on;
 mod cupti;
 #[cfg(test)]
 mod made;
@@ -7,17 +8,19 @@ pub mod marks;
 mod nvtx;
 #[cfg(test)]
 mod tests;
+mod window;
 mod worker;
 
-use core::fmt;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::{KernelSamples, PerfectRouter, Ranked, Settings, Window};
+use tllmprof_config::{PerfectRouter, Ranked, Settings};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
+use add_on::add_ons;
+pub use add_on::{ADD_ONS, AddOn};
 use nvtx::Ranges;
 use recorder::{Batch, Edge, Ended};
 use tllmprof_platform::driver::Driver;
@@ -26,14 +29,12 @@ use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_session::{Facts, Place};
 use tllmprof_steps::trigger::Spent;
-use tllmprof_steps::window;
+use tllmprof_steps::window::Edge as Switched;
 use tllmprof_steps::window::Point;
-use tllmprof_steps::window::Taken;
 use tllmprof_sync::Lock;
+use window::{Capture, DRAIN};
 use worker::Job;
 
-/// How long the device may take to become idle at the end of a window.
-const DRAIN: Duration = Duration::from_secs(5);
 /// How long closing a window may hold up the end of a process.
 const LAST: Duration = Duration::from_secs(3);
 
@@ -49,104 +50,6 @@ lifecycle::global! {
     /// Iterations have NVTX ranges.
     #[fork(keep = "the tool is inherited")]
     static HAS_RANGES: AtomicBool = AtomicBool::new(false);
-}
-
-struct Capture {
-    ranges: Option<Ranges>,
-    open: Option<Open>,
-    /// Of the window that is open or was the last.
-    parts: Parts,
-    drains: bool,
-    /// Nobody records what is captured, and that has not been said.
-    is_unheard: bool,
-    /// The process ends since then: its last iteration does, too.
-    ended: Option<Instant>,
-}
-
-/// A window under way.
-struct Open {
-    /// As it was asked for, which is how messages name it.
-    window: Window,
-    iteration: u64,
-    /// When its first iteration began, as the record has it.
-    since: Instant,
-    profiling: bool,
-    /// It opened by itself to sample kernels, as one does again and again.
-    sampled: Option<KernelSamples>,
-}
-
-/// What the parts of a window held that have closed; most windows have one.
-#[derive(Default)]
-struct Parts {
-    count: u64,
-    iterations: u64,
-    elapsed: Duration,
-    /// The end of the process cut its last iteration off, which the record's figures leave out.
-    is_cut: bool,
-}
-
-impl fmt::Display for Parts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let s = if self.iterations == 1 { "" } else { "s" };
-        let ms = self.elapsed.as_secs_f64() * 1e3;
-        write!(f, "{} iteration{s} in {ms:.3} ms", self.iterations)?;
-        if self.count > 1 {
-            write!(f, ", in {} parts", self.count)?;
-        }
-        match self.is_cut {
-            true => f.write_str(", the last cut off by the end of the process"),
-            false => Ok(()),
-        }
-    }
-}
-
-/// What else is switched with a window: the PyTorch profiler, the routers.
-///
-/// Called on the thread that switches, with nothing of this crate's locked.
-pub trait AddOn: Sync {
-    /// A window is about to open: nothing has been switched on.
-    fn window_opens(&self, _: &Place<'_>) {}
-    /// The window that was asked for has been opened.
-    fn window_is_open(&self, _: Window, _: &Place<'_>) {}
-    /// An iteration begins on the calling thread, inside a window or outside. Waits for nothing.
-    fn iteration_begins(&self) {}
-    /// The window closes: the device has been waited for, unless a stream capture is under way, and
-    /// nothing has been switched off.
-    fn window_closes(&self, _: &Place<'_>) {}
-    /// The window has closed.
-    fn window_is_closed(&self, _: &Place<'_>) {}
-    /// The process ends: nothing more is recorded. Neither waits nor allocates.
-    fn process_ends(&self) {}
-    /// The process ends with a window open: what is lost by that.
-    fn loses(&self) -> Option<&'static str> {
-        None
-    }
-}
-
-/// What else is switched, in the order in which it is: one list.
-#[linkme::distributed_slice]
-pub static ADD_ONS: [&'static [&'static dyn AddOn]];
-
-fn add_ons() -> impl Iterator<Item = &'static dyn AddOn> {
-    ADD_ONS.iter().copied().flatten().copied()
-}
-
-impl Capture {
-    const fn new() -> Self {
-        Self {
-            ranges: None,
-            open: None,
-            parts: Parts {
-                count: 0,
-                iterations: 0,
-                elapsed: Duration::ZERO,
-                is_cut: false,
-            },
-            drains: true,
-            is_unheard: false,
-            ended: None,
-        }
-    }
 }
 
 /// Whether something comes of windows, as far as the settings and the variables of profilers show.
@@ -177,7 +80,7 @@ fn start(settings: &Settings) {
 ///
 /// One thread at a time; may take long, as profilers do. The PyTorch profiler is the last to be
 /// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
-fn switch(place: &Place<'_>, edge: window::Edge) {
+fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
     let ended = Instant::now();
     recorder::iteration_ends(place.point != Point::Start);
@@ -208,6 +111,7 @@ fn switch(place: &Place<'_>, edge: window::Edge) {
         drop(state);
         add_ons().for_each(|add_on| add_on.window_opens(place));
         state = STATE.lock();
+        worker::start(work);
         state.open(window, place);
         drop(state);
         cupti::window_opens(place.kernels);
@@ -352,109 +256,6 @@ fn drain_here() {
     }
 }
 
-impl Capture {
-    fn open(&mut self, taken: Taken, place: &Place<'_>) {
-        let window = taken.asked;
-        let iteration = place.point.over();
-        let driver = Driver::get();
-        if let Some(driver) = driver {
-            driver.remember_context();
-        }
-        worker::start(work);
-        let profiling = driver.is_some_and(Driver::start_profiler);
-        if let Some(ranges) = &mut self.ranges {
-            ranges.begin_window();
-        }
-        self.open = Some(Open {
-            window,
-            iteration,
-            since: Instant::now(),
-            profiling,
-            sampled: place.sampled,
-        });
-        if taken.is_again {
-            log::say!(
-                Debug,
-                "window {window} opened again at iteration {iteration}"
-            );
-            return;
-        }
-        self.parts = Parts::default();
-        if taken.is_late() {
-            log::say!(
-                Info,
-                "window {window} opened at iteration {iteration} ({}; asked for {}: {})",
-                place.by,
-                window.first,
-                place.why_late
-            );
-        } else if place.sampled.is_some() {
-            log::say!(Debug, "window {window} opened: a sample of kernels");
-        } else {
-            log::say!(
-                Info,
-                "window {window} opened at iteration {iteration} ({})",
-                place.by
-            );
-        }
-    }
-
-    /// `goes_on`: it opens again later.
-    fn close(&mut self, over: u64, ended: Instant, drained: bool, goes_on: bool) {
-        let Some(open) = self.open.take() else { return };
-        if let Some(ranges) = &mut self.ranges {
-            ranges.end_window();
-        }
-        if open.profiling
-            && let Some(driver) = Driver::get()
-        {
-            driver.stop_profiler();
-        }
-        if !drained {
-            let window = open.window;
-            if worker::is_there() {
-                log::say!(
-                    Warn,
-                    "window {window}: waiting for the device took over {DRAIN:?}: its last work may be missing"
-                );
-            } else {
-                log::say!(
-                    Warn,
-                    "window {window}: no thread could be started to wait for the device: its last work may be missing"
-                );
-            }
-        }
-        self.parts.count += 1;
-        self.parts.iterations += over.saturating_sub(open.iteration);
-        self.parts.elapsed += ended.saturating_duration_since(open.since);
-        if !open.profiling {
-            log::say!(
-                Warn,
-                "window {} is marked by NVTX ranges alone: the profiler did not start",
-                open.window
-            );
-        }
-        if goes_on {
-            log::say!(Debug, "window {} closed in between", open.window);
-            return;
-        }
-        if open.sampled.is_some() {
-            log::say!(Debug, "window {} closed: {}", open.window, self.parts);
-            return;
-        }
-        log::say!(Info, "window {} closed: {}", open.window, self.parts);
-        let is_heard = recorder::is_on() || cupti::others_have_it();
-        if core::mem::take(&mut self.is_unheard) && !is_heard {
-            log::say!(
-                Warn,
-                "window {} was captured, but nothing recorded it: there is no profiler in this process, and \
-                 TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)",
-                open.window
-            );
-        }
-    }
-}
-
 /// The profiler, the ranges and the record, for the session.
 pub struct Profilers;
 
@@ -511,7 +312,7 @@ impl tllmprof_session::Sink for Profilers {
         matches!(point, Point::In(iteration) if cupti::has_edge_at(iteration))
     }
 
-    fn switch(&self, place: &Place<'_>, edge: window::Edge) {
+    fn switch(&self, place: &Place<'_>, edge: Switched) {
         switch(place, edge);
     }
 

@@ -4,10 +4,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Once;
 use std::thread;
 
+use tllmprof_config::Window;
 use tllmprof_record::contents::{Contents, on_a_thread};
 use tllmprof_record::{Counter, Info, What};
 use tllmprof_session::Sink;
-use tllmprof_steps::window::Edge as Switched;
+use tllmprof_steps::window::Taken;
 
 use super::*;
 use crate::cupti::PLAN;

@@ -48,10 +48,7 @@ impl<R: Recording> Chosen<R> {
     }
 
     fn is_wanted(&self, event: &Event) -> bool {
-        let is_of_all = matches!(
-            event.what,
-            What::Info { .. } | What::CallName { .. } | What::ThreadName { .. }
-        );
+        let is_of_all = event.what.is_fact();
         let at = event.start;
         let place = self.others.partition_point(|(from, _)| *from <= at);
         let other = place.checked_sub(1).map(|place| self.others[place]);

@@ -216,6 +216,7 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             every_ms: 60_000,
             iteration: 5,
         },
+        What::Past { iteration: 5 },
         What::Dropped { events: 3 },
         What::Iteration {
             n: 5,

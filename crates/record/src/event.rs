@@ -347,6 +347,11 @@ events! {
         read |code, value| Self::KernelSample {
             steps: code, every_ms: high(value), iteration: low(value)
         };
+
+    /// The window that opens with this iteration is of iterations that were kept before something opened a window.
+    29 Past { iteration: u64 }
+        write (0, iteration);
+        read |_, value| Self::Past { iteration: value };
 }
 
 impl What {

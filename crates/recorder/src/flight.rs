@@ -109,6 +109,15 @@ fn opening() -> Option<Event> {
     Some(Event::new(oldest.start.load(Ordering::Relaxed), 0, what))
 }
 
+/// Says of the window that opens so that its iterations were kept before.
+fn past(opening: &Event) -> Event {
+    let iteration = match opening.what {
+        What::Window { iteration, .. } => iteration,
+        _ => 0,
+    };
+    Event::new(opening.start, 0, What::Past { iteration })
+}
+
 /// Says where the window of what is kept opens; or that there is none.
 fn write_opening(event: Option<&Event>) {
     let number = EDGE.load(Ordering::Relaxed);
@@ -118,8 +127,8 @@ fn write_opening(event: Option<&Event>) {
     {
         let mut writer = EventWriter::again(chunk, header.id(), number, 0);
         if let Some(event) = event {
-            // There is room: it is the only one.
-            let _ = writer.push(event);
+            // There is room: there are no others.
+            let _ = writer.push(event) && writer.push(&past(event));
         }
     }
 }
@@ -133,6 +142,7 @@ pub fn ends(stays: bool) {
     let last = all().next_back().map(|kept| kept.n.load(Ordering::Relaxed));
     if let (true, Some(opening), Some(iteration)) = (stays, opening(), last) {
         writers::write(&opening);
+        writers::write(&past(&opening));
         let what = What::Window {
             edge: Edge::Close,
             iteration,

@@ -223,6 +223,7 @@ mod tests {
             last: 3,
             closed: true,
             cut: false,
+            past: false,
             iterations: vec![
                 iteration(0, 50, Batch::new(1, 100, 100)),
                 iteration(1, 10, Batch::new(2, 2, 0)),
@@ -257,6 +258,7 @@ mod tests {
                 last: 0,
                 closed: true,
                 cut: false,
+                past: false,
                 iterations: iterations.collect(),
             };
             let sizes = phases(&[window])[0].sizes.clone();

@@ -1,6 +1,6 @@
 //! What the first way through a record finds: what there is little of.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{Batch, Clock, Entry, What};
 
@@ -65,6 +65,8 @@ pub struct First {
     /// Of windows, and of those in which kernels are taken.
     pub edges: Vec<WindowEdge>,
     pub kernel_edges: Vec<WindowEdge>,
+    /// The first iterations of windows of the past.
+    pub pasts: HashSet<u64>,
     pub gpu: GpuSpans,
     pub requests: Candidates,
     pub stacks: RawStacks,
@@ -111,6 +113,9 @@ impl First {
                     iteration,
                     cut,
                 });
+            }
+            What::Past { iteration } if self.pasts.len() < EDGES => {
+                self.pasts.insert(iteration);
             }
             What::GpuSpan {
                 device, iteration, ..

@@ -156,6 +156,7 @@ impl Process {
             batches,
             edges,
             kernel_edges,
+            pasts,
             gpu,
             requests,
             stacks,
@@ -274,6 +275,7 @@ impl Process {
                 &qualified,
                 &clock,
             ),
+            &pasts,
         );
         let sum = Sum::of(&windows);
         let gpu_from = sum.map_or(GpuFrom::Plain, |sum| sum.gpu_from);

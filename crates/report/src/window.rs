@@ -1,5 +1,7 @@
 //! The windows of a record, put together from their edges and iterations.
 
+use std::collections::HashSet;
+
 use tllmprof_record::Edge;
 
 use crate::iteration::Iteration;
@@ -13,6 +15,8 @@ pub struct Window {
     pub closed: bool,
     /// Something else than its last iteration closed it, as the end of the process.
     pub cut: bool,
+    /// Its iterations were kept before something opened a window, or the process ended.
+    pub past: bool,
     /// In the order of their starts.
     pub iterations: Vec<Iteration>,
 }
@@ -87,6 +91,7 @@ pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
                 last: u64::MAX,
                 closed: false,
                 cut: false,
+                past: false,
                 iterations: Vec::new(),
             }),
             (Edge::Close, None) => (),
@@ -96,9 +101,16 @@ pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
 }
 
 /// The windows that edges bound, and the iterations in them, which come in the order of their starts.
-/// Iterations whose window's edges are lost are a window of their own.
-pub fn windows(edges: Vec<WindowEdge>, iterations: Vec<Iteration>) -> Vec<Window> {
+/// Iterations whose window's edges are lost are a window of their own. `pasts`: the first iterations of windows of the past.
+pub fn windows(
+    edges: Vec<WindowEdge>,
+    iterations: Vec<Iteration>,
+    pasts: &HashSet<u64>,
+) -> Vec<Window> {
     let mut windows = pairs(edges);
+    for window in &mut windows {
+        window.past = pasts.contains(&window.first);
+    }
     // A window that was not closed ends where the next begins.
     let firsts: Vec<_> = windows.iter().skip(1).map(|window| window.first).collect();
     for (window, next) in windows.iter_mut().zip(firsts) {
@@ -125,6 +137,7 @@ pub fn windows(edges: Vec<WindowEdge>, iterations: Vec<Iteration>) -> Vec<Window
             last,
             closed,
             cut,
+            past: false,
             iterations: strays,
         });
     }
@@ -155,7 +168,7 @@ mod tests {
             n: *n,
             ..Iteration::default()
         });
-        windows(edges, iterations.collect())
+        windows(edges, iterations.collect(), &HashSet::new())
             .iter()
             .map(|window| {
                 (
@@ -175,7 +188,7 @@ mod tests {
                 n: *n,
                 ..Iteration::default()
             });
-            windows(edges, iterations.collect())[0].gaps()
+            windows(edges, iterations.collect(), &HashSet::new())[0].gaps()
         };
         let open = || vec![edge(0, Edge::Open, 5)];
         assert_eq!(gaps(open(), &[]), 0);
@@ -197,6 +210,7 @@ mod tests {
                 last: 9,
                 closed: true,
                 cut: false,
+                past: false,
                 iterations: iterations.collect(),
             };
             window.stretches().collect()

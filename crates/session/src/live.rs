@@ -157,12 +157,7 @@ impl State {
             .iterations
             .map(|count| first.saturating_add(count.saturating_sub(1)));
         let window = Window { first, last };
-        self.end_sample(next);
-        let is_behind = self
-            .schedule
-            .open()
-            .is_some_and(|open| self.is_sample(&open));
-        let demanded = match is_behind {
+        let demanded = match self.end_sample(next) {
             true => self.schedule.demand_after(window),
             false => self.schedule.demand(window),
         };

@@ -57,12 +57,14 @@ impl State {
         taken.on_demand && self.sample == Some(taken.asked)
     }
 
-    /// Closes the sample that is open, for a window that somebody asks for: `next` has not begun.
-    pub fn end_sample(&mut self, next: u64) {
+    /// Closes the sample that is open, for a window that somebody asks for: `next` has not begun. Whether one was open.
+    pub fn end_sample(&mut self, next: u64) -> bool {
         let open = self.schedule.open();
-        if open.is_some_and(|open| self.is_sample(&open)) {
+        let is_sample = open.is_some_and(|open| self.is_sample(&open));
+        if is_sample {
             self.schedule.stop(next.saturating_sub(1));
         }
+        is_sample
     }
 
     /// It has been switched there. Whether a sample has closed, and whether one has opened.

@@ -252,7 +252,9 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         // An item is made of both edges: `Stretch`.
         What::Window { .. } | What::KernelWindow { .. } => return None,
         // The report's iterations have it.
-        What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } => return None,
+        What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
+            return None;
+        }
         // Samples are named by it.
         What::Frame { .. } => return None,
         What::Sample {

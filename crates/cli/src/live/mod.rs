@@ -20,3 +20,8 @@ fn count(text: &str) -> Result<u64, &'static str> {
         _ => Err("wanted: a whole number, at least 1"),
     }
 }
+
+/// As [`count`], or none.
+fn count_or_none(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "wanted: a whole number")
+}

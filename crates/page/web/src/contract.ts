@@ -244,6 +244,8 @@ export interface Window {
     closed: boolean;
     /** Whether something other than its last iteration closed it, such as the end of the process. */
     cut: boolean;
+    /** Whether the flight recorder had kept its iterations: those before a window, or before the end of the process. */
+    past: boolean;
     /** Where the time of its iterations goes, by cause. */
     ledger: Ledger;
     /** Its iterations, in the order of their starts. */

@@ -21,7 +21,8 @@ export function verdict(process: Process, figures: ProcessFigures): HTMLElement 
 }
 
 export function windowName(window: Process["windows"][number]): string {
-    return window.first === window.last ? `${window.first}` : `${window.first}–${window.last}`;
+    const numbers = window.first === window.last ? `${window.first}` : `${window.first}–${window.last}`;
+    return window.past ? `${numbers} (flight recorder)` : numbers;
 }
 
 function windowsLine(process: Process): string {

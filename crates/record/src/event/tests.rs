@@ -100,6 +100,9 @@ fn every_kind_comes_back() {
             every_ms: 60_000,
             iteration: u32::MAX,
         },
+        What::Past {
+            iteration: u64::MAX,
+        },
         What::GpuMetric {
             device: 7,
             metric: Some(Metric::DramBandwidth),

@@ -189,6 +189,8 @@ struct JsonWindow<'a> {
     closed: bool,
     /// Whether something other than its last iteration closed it, such as the end of the process.
     cut: bool,
+    /// Whether the flight recorder had kept its iterations: those before a window, or before the end of the process.
+    past: bool,
     /// Where the time of its iterations goes, by cause.
     ledger: &'a Ledger,
     /// Its iterations, in the order of their starts.
@@ -517,6 +519,7 @@ impl<'a> JsonWindow<'a> {
             last: window.last,
             closed: window.closed,
             cut: window.cut,
+            past: window.past,
             ledger,
             iterations: Iterations(if each { &window.iterations } else { &[] }),
         }

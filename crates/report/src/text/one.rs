@@ -181,16 +181,19 @@ fn windows(windows: &[Window], lines: &mut Lines) {
             false => format!(" of {all}"),
         };
         let many = if all == 1 { "" } else { "s" };
-        let rate = sum
-            .rate()
-            .map_or_else(String::new, |rate| format!(", {} a second", Rate(rate)));
+        // What was kept is short, and its line has no room for more.
+        let (past, rate) = match window.past {
+            true => (" (flight recorder)", None),
+            false => ("", sum.rate()),
+        };
+        let rate = rate.map_or_else(String::new, |rate| format!(", {} a second", Rate(rate)));
         let open = match (window.closed, window.cut) {
             (false, _) => "; never closed",
             (true, true) => "; closed by the end of the process",
             (true, false) => "",
         };
         lines.add(format_args!(
-            "window {}: {}{of} iteration{many} in {}{rate}{open}",
+            "window {}{past}: {}{of} iteration{many} in {}{rate}{open}",
             name(window),
             sum.iterations,
             Time(sum.wall)

@@ -306,6 +306,7 @@ fn what_is_missing_is_said() {
         iteration: 5,
     };
     put(&mut builder, 1000, 0, open);
+    put(&mut builder, 1000, 0, What::Past { iteration: 5 });
     for n in 5..8 {
         put(
             &mut builder,
@@ -328,6 +329,8 @@ fn what_is_missing_is_said() {
     builder.header().add(Counter::GpuSpansLost, 2);
     builder.header().add(Counter::EventsDropped, 7);
     builder.header().add(Counter::IterationsPassed, 4);
+    builder.header().set(Counter::WindowsDropped, 12);
+    builder.header().set(Counter::Keep, 2 << 30);
     let mut bytes = builder.bytes();
     bytes.truncate(bytes.len() - 1000);
     let report = Report::new(vec![process("x", &bytes)]);
@@ -340,12 +343,16 @@ fn what_is_missing_is_said() {
         Value::Null
     );
     assert_eq!(process["dropped"], 7);
+    assert_eq!(process["windows_dropped"], 12);
+    assert_eq!(process["windows"][0]["past"], true);
     assert_eq!(process["outside"]["p50_ns"], Value::Null);
     assert_eq!(process["ended"], "not");
     assert_eq!(process["state"], "unfinished");
     let text = report.text();
     for said in [
+        "window 5-7 (flight recorder): 3 iterations",
         "never closed",
+        "12 older windows made room for later ones: the record could take 2.00 GiB",
         "4 iterations are missing: later ones began while a window was being switched",
         "3 events were dropped: the record was full",
         "2 GPU times could not be read",

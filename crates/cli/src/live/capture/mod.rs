@@ -6,12 +6,13 @@ mod begin;
 mod follow;
 mod read;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use tllmprof_config::{Condition, time};
@@ -19,10 +20,10 @@ use tllmprof_control::{Capture, Request, STEPS, Status};
 use tllmprof_export::Output;
 use tllmprof_report::{Process as Read, Report};
 
-use super::count;
 use super::sockets::Process;
 use super::targets::Targets;
-use crate::failure::{self, usage};
+use super::{count, count_or_none};
+use crate::failure::{self, usage, worded};
 use crate::output;
 use crate::page::{self, Measured};
 pub use read::Windows;
@@ -66,7 +67,7 @@ pub struct Wanted {
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
     /// Iterations to let pass before
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count_or_none)]
     delay: u64,
     /// How long to capture: 10s, 500ms or 2m
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
@@ -75,7 +76,7 @@ pub struct Wanted {
     #[arg(long = "where", value_name = "EXPR")]
     condition: Option<String>,
     /// Take GPU kernels in the first 20 or N iterations; the process must have been started with --kernels
-    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20")]
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "20", value_parser = count_or_none)]
     kernels: Option<u64>,
     /// Require garbage collections in the record
     #[arg(long)]
@@ -115,6 +116,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Err(usage(format_args!(
             "--where {text:?}: {problem} (wanted: {wanted})"
         )));
+    }
+    if let Some(path) = &arguments.wanted.output {
+        folder(path)?;
     }
     let page = match &arguments.html {
         Some(out) => {
@@ -161,6 +165,33 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         ExitCode::SUCCESS
     })
+}
+
+/// Makes the folder of `-o`, before anything is captured.
+fn folder(path: &Path) -> Result<()> {
+    let Err(error) = fs::create_dir_all(path) else {
+        return Ok(());
+    };
+    let shown = path.display();
+    // The nearest part of the path that is there.
+    let there = path.ancestors().find(|part| part.exists());
+    match there {
+        Some(there) if there == path => Err(usage(format_args!(
+            "-o {shown}: that is a file (wanted: a folder for the copies of the records)"
+        ))),
+        Some(there) if !there.is_dir() => Err(usage(format_args!(
+            "-o {shown}: the folder cannot be made: {} is a file",
+            there.display()
+        ))),
+        Some(there) if error.kind() == io::ErrorKind::NotFound => Err(usage(format_args!(
+            "-o {shown}: the folder cannot be made: the file system at {} permits none",
+            there.display()
+        ))),
+        _ => Err(usage(format_args!(
+            "-o {shown}: the folder cannot be made: {}",
+            worded(&error.to_string())
+        ))),
+    }
 }
 
 /// Captures once and reports; whether all windows were captured whole and could be read.

@@ -51,9 +51,6 @@ impl Windows {
 /// # Errors
 /// Where a copy cannot be made.
 pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<Vec<Read>> {
-    if let Some(folder) = &wanted.output {
-        fs::create_dir_all(folder).with_context(|| format!("-o {}", folder.display()))?;
-    }
     windows.past = wanted.past;
     let mut read = Vec::new();
     for captured in all {

@@ -1,0 +1,187 @@
+//! The window that is open: what was switched on with it, and what is logged of it.
+
+use core::fmt;
+use core::time::Duration;
+use std::time::Instant;
+
+use tllmprof_config::{KernelSamples, Window};
+use tllmprof_platform::driver::Driver;
+use tllmprof_platform::log;
+use tllmprof_recorder as recorder;
+use tllmprof_session::Place;
+use tllmprof_steps::window::Taken;
+
+use super::nvtx::Ranges;
+use super::{cupti, worker};
+
+/// How long the device may take to become idle at the end of a window.
+pub const DRAIN: Duration = Duration::from_secs(5);
+
+/// What is switched on.
+pub struct Capture {
+    pub ranges: Option<Ranges>,
+    pub open: Option<Open>,
+    /// Of the window that is open or was the last.
+    pub parts: Parts,
+    pub drains: bool,
+    /// Nobody records what is captured, and that has not been said.
+    pub is_unheard: bool,
+    /// The process ends since then: its last iteration does, too.
+    pub ended: Option<Instant>,
+}
+
+/// A window under way.
+pub struct Open {
+    /// As it was asked for, which is how messages name it.
+    pub window: Window,
+    pub iteration: u64,
+    /// When its first iteration began, as the record has it.
+    pub since: Instant,
+    pub profiling: bool,
+    /// It opened by itself to sample kernels, as one does again and again.
+    pub sampled: Option<KernelSamples>,
+}
+
+/// What the parts of a window held that have closed; most windows have one.
+#[derive(Default)]
+pub struct Parts {
+    pub count: u64,
+    pub iterations: u64,
+    pub elapsed: Duration,
+    /// The end of the process cut its last iteration off, which the record's figures leave out.
+    pub is_cut: bool,
+}
+
+impl fmt::Display for Parts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = if self.iterations == 1 { "" } else { "s" };
+        let ms = self.elapsed.as_secs_f64() * 1e3;
+        write!(f, "{} iteration{s} in {ms:.3} ms", self.iterations)?;
+        if self.count > 1 {
+            write!(f, ", in {} parts", self.count)?;
+        }
+        match self.is_cut {
+            true => f.write_str(", the last cut off by the end of the process"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Capture {
+    pub const fn new() -> Self {
+        Self {
+            ranges: None,
+            open: None,
+            parts: Parts {
+                count: 0,
+                iterations: 0,
+                elapsed: Duration::ZERO,
+                is_cut: false,
+            },
+            drains: true,
+            is_unheard: false,
+            ended: None,
+        }
+    }
+
+    /// The window opens.
+    pub fn open(&mut self, taken: Taken, place: &Place<'_>) {
+        let window = taken.asked;
+        let iteration = place.point.over();
+        let driver = Driver::get();
+        if let Some(driver) = driver {
+            driver.remember_context();
+        }
+        let profiling = driver.is_some_and(Driver::start_profiler);
+        if let Some(ranges) = &mut self.ranges {
+            ranges.begin_window();
+        }
+        self.open = Some(Open {
+            window,
+            iteration,
+            since: Instant::now(),
+            profiling,
+            sampled: place.sampled,
+        });
+        if taken.is_again {
+            log::say!(
+                Debug,
+                "window {window} opened again at iteration {iteration}"
+            );
+            return;
+        }
+        self.parts = Parts::default();
+        if taken.is_late() {
+            log::say!(
+                Info,
+                "window {window} opened at iteration {iteration} ({}; asked for {}: {})",
+                place.by,
+                window.first,
+                place.why_late
+            );
+        } else if place.sampled.is_some() {
+            log::say!(Debug, "window {window} opened: a sample of kernels");
+        } else {
+            log::say!(
+                Info,
+                "window {window} opened at iteration {iteration} ({})",
+                place.by
+            );
+        }
+    }
+
+    /// The window has closed before iteration `over`, its last one at `ended`. `goes_on`: it opens again later.
+    pub fn close(&mut self, over: u64, ended: Instant, drained: bool, goes_on: bool) {
+        let Some(open) = self.open.take() else { return };
+        if let Some(ranges) = &mut self.ranges {
+            ranges.end_window();
+        }
+        if open.profiling
+            && let Some(driver) = Driver::get()
+        {
+            driver.stop_profiler();
+        }
+        if !drained {
+            let window = open.window;
+            if worker::is_there() {
+                log::say!(
+                    Warn,
+                    "window {window}: waiting for the device took over {DRAIN:?}: its last work may be missing"
+                );
+            } else {
+                log::say!(
+                    Warn,
+                    "window {window}: no thread could be started to wait for the device: its last work may be missing"
+                );
+            }
+        }
+        self.parts.count += 1;
+        self.parts.iterations += over.saturating_sub(open.iteration);
+        self.parts.elapsed += ended.saturating_duration_since(open.since);
+        if !open.profiling {
+            log::say!(
+                Warn,
+                "window {} is marked by NVTX ranges alone: the profiler did not start",
+                open.window
+            );
+        }
+        if goes_on {
+            log::say!(Debug, "window {} closed in between", open.window);
+            return;
+        }
+        if open.sampled.is_some() {
+            log::say!(Debug, "window {} closed: {}", open.window, self.parts);
+            return;
+        }
+        log::say!(Info, "window {} closed: {}", open.window, self.parts);
+        let is_heard = recorder::is_on() || cupti::others_have_it();
+        if core::mem::take(&mut self.is_unheard) && !is_heard {
+            log::say!(
+                Warn,
+                "window {} was captured, but nothing recorded it: there is no profiler in this process, and \
+                 TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)",
+                open.window
+            );
+        }
+    }
+}
