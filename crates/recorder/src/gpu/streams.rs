@@ -87,8 +87,8 @@ impl Key {
     }
 }
 
-/// A stream. What each launch reads is apart from what it writes.
-#[repr(align(128))]
+/// A stream. What each launch reads is in one line, apart from what it writes.
+#[repr(C, align(128))]
 pub struct Stream {
     /// As [`Key`] has it; 0: not in use.
     name: AtomicUsize,
@@ -154,6 +154,8 @@ lifecycle::global! {
     #[fork(reset)]
     static NUMBERS: AtomicU16 = AtomicU16::new(0);
 }
+
+const _: () = assert!(core::mem::offset_of!(Stream, is_shared) < 64);
 
 impl Stream {
     const fn new() -> Self {
