@@ -221,13 +221,32 @@ pub extern "C" fn recorded(frame: &Frame) {
 }
 
 /// Reads from the arguments of a call that is recorded which stream it is for, and gives that to GPU times.
-#[inline]
+#[inline(always)]
 fn read(frame: &Frame) {
+    let Some(launch) = frame.thunk.launch() else {
+        return read_other(frame);
+    };
+    let target = Target {
+        handle: frame.word(launch.stream),
+        per_thread: frame.thunk.is_per_thread(),
+    };
+    let work = if is_timing() {
+        enqueues(target)
+    } else {
+        Work::NONE
+    };
+    frame.stream.set(target.handle);
+    frame.work.set(work);
+}
+
+/// As [`read`], of a call that is no [`Launch`](super::thunk::Launch).
+#[inline(never)]
+fn read_other(frame: &Frame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
         return;
     };
     let target = target(call, frame);
-    let work = if gpu::is_timing() && !session::is_any_capturing() {
+    let work = if is_timing() {
         times(call, frame, target)
     } else {
         Work::NONE
@@ -239,14 +258,27 @@ fn read(frame: &Frame) {
     }
 }
 
+/// Whether GPU times depend on calls now.
+#[inline(always)]
+fn is_timing() -> bool {
+    gpu::is_timing() && !session::is_any_capturing()
+}
+
+/// Gives GPU times a call that enqueues work.
+#[inline(always)]
+fn enqueues(target: Target) -> Work {
+    if gpu::before_work(target) {
+        Work::LAST
+    } else {
+        Work::COUNTED
+    }
+}
+
 /// Gives GPU times a call that they depend on.
 fn times(call: Call, frame: &Frame, target: Option<Target>) -> Work {
     if call.kind().enqueues() {
-        return match target.filter(|_| !is_small_copy(call, frame)) {
-            None => Work::NONE,
-            Some(target) if gpu::before_work(target) => Work::LAST,
-            Some(_) => Work::COUNTED,
-        };
+        let target = target.filter(|_| !is_small_copy(call, frame));
+        return target.map_or(Work::NONE, enqueues);
     }
     if let Kind::Wait(wait) = call.kind() {
         let ends_work = gpu::before_wait(match target {

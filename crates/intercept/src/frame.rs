@@ -27,6 +27,12 @@ impl Work {
     pub const LAST: Self = Self(2);
     /// A wait that work of its stream ends with.
     pub const WAITED_FOR: Self = Self(3);
+
+    /// Whether work of the stream is expected to be over with this call, for now.
+    #[inline]
+    pub const fn is_over(self) -> bool {
+        self.0 >= Self::LAST.0
+    }
 }
 
 /// What the handler `slow` or `record` saved of a call, from the lowest address up. What is a cell only Rust

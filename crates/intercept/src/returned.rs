@@ -62,8 +62,32 @@ pub extern "C" fn recorded(frame: &Frame, result: usize) -> usize {
 }
 
 /// Writes a call into the record, if it is recorded. What [`super::entered`] read of it is in the frame.
-#[inline]
+#[inline(always)]
 fn record(frame: &Frame, result: usize) {
+    let since = frame.since.get();
+    // The functions return an enumeration, in the lower half of the register.
+    let succeeded = result as u32 == 0;
+    match frame.thunk.launch() {
+        Some(launch)
+            if succeeded
+                && since != 0
+                && !frame.work.get().is_over()
+                && !session::is_any_capturing() =>
+        {
+            let what = What::Call {
+                row: launch.row,
+                capturing: false,
+                stream: frame.stream.get() as u64,
+            };
+            recorder::call(since, false, what);
+        }
+        _ => record_other(frame, result),
+    }
+}
+
+/// As [`record`], of any call.
+#[inline(never)]
+fn record_other(frame: &Frame, result: usize) {
     let since = frame.since.get();
     if since == 0 || !(recorder::is_keeping() || watch::is_watching()) {
         return;
@@ -90,8 +114,9 @@ fn record(frame: &Frame, result: usize) {
         recorder::wait_ends();
     }
     let work = frame.work.get();
-    let is_over = work == Work::LAST || work == Work::WAITED_FOR;
-    if (is_over || failed && work != Work::NONE) && gpu::is_timing() && !session::is_any_capturing()
+    if (work.is_over() || failed && work != Work::NONE)
+        && gpu::is_timing()
+        && !session::is_any_capturing()
     {
         let target = Target {
             handle,

@@ -9,7 +9,7 @@ mod wanted;
 
 use core::ffi::{CStr, c_void};
 use core::mem::offset_of;
-use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_calls::{Call, Calls, is_per_thread};
 use tllmprof_platform::gate;
@@ -38,15 +38,27 @@ lifecycle::global! {
     static CREATING: tllmprof_sync::Lock<()> = tllmprof_sync::Lock::new(());
 }
 
-/// One entry of the pool.
-#[repr(C)]
+/// One entry of the pool, in one cache line.
+#[repr(C, align(32))]
 pub struct Thunk {
     handler: AtomicPtr<c_void>,
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
     role: AtomicU32,
-    /// 1: stream 0 is the calling thread's own.
-    per_thread: AtomicU32,
+    /// Of a [`Launch`] one more than the word that has its stream; 0: it is none.
+    launch: AtomicU8,
+    /// Stream 0 is the calling thread's own.
+    per_thread: AtomicBool,
+}
+
+/// What most recorded calls are: a call of the driver's that enqueues work for the stream in one of its words,
+/// whatever its other arguments are. Known from the thunk, without the table of calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Launch {
+    /// The call's row in the table.
+    pub row: u8,
+    /// The word that has the stream.
+    pub stream: usize,
 }
 
 /// Where the assembler finds the fields, in bytes.
@@ -61,10 +73,7 @@ impl Thunk {
     #[cfg(test)]
     pub fn made(real: *mut c_void, role: Role) -> &'static Self {
         let thunk = Self::new();
-        thunk.real.store(real, Ordering::Relaxed);
-        thunk.cell.store(role.cell(), Ordering::Relaxed);
-        thunk.role.store(role.encode(), Ordering::Relaxed);
-        thunk.handler.store(role.handler(), Ordering::Relaxed);
+        thunk.become_the(real, role);
         Box::leak(Box::new(thunk))
     }
 
@@ -74,8 +83,18 @@ impl Thunk {
             real: AtomicPtr::new(core::ptr::null_mut()),
             cell: AtomicUsize::new(0),
             role: AtomicU32::new(0),
-            per_thread: AtomicU32::new(0),
+            launch: AtomicU8::new(0),
+            per_thread: AtomicBool::new(false),
         }
+    }
+
+    fn become_the(&self, real: *mut c_void, role: Role) {
+        self.real.store(real, Ordering::Relaxed);
+        self.cell.store(role.cell(), Ordering::Relaxed);
+        self.role.store(role.encode(), Ordering::Relaxed);
+        let launch = role.stream_of_launch().map_or(0, |word| word + 1);
+        self.launch.store(launch, Ordering::Relaxed);
+        self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
     /// The thunk for `real`, made on first sight; `None` when the pool is used up.
@@ -105,10 +124,7 @@ impl Thunk {
             );
             return None;
         };
-        thunk.real.store(real, Ordering::Relaxed);
-        thunk.cell.store(role.cell(), Ordering::Relaxed);
-        thunk.role.store(role.encode(), Ordering::Relaxed);
-        thunk.handler.store(role.handler(), Ordering::Relaxed);
+        thunk.become_the(real, role);
         USED.store(index + 1, Ordering::Release);
         Some(thunk)
     }
@@ -142,10 +158,20 @@ impl Thunk {
         Role::decode(self.role.load(Ordering::Relaxed))
     }
 
+    /// What the function launches, if it is as simple as most.
+    #[inline]
+    pub fn launch(&self) -> Option<Launch> {
+        let stream = self.launch.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(Launch {
+            row: self.role.load(Ordering::Relaxed) as u8,
+            stream: stream.into(),
+        })
+    }
+
     /// Whether stream 0 is the calling thread's own to the function.
     #[inline]
     pub fn is_per_thread(&self) -> bool {
-        self.per_thread.load(Ordering::Relaxed) != 0
+        self.per_thread.load(Ordering::Relaxed)
     }
 
     /// Remembers by what name the function was found, which says whose the default stream is.
@@ -158,7 +184,7 @@ impl Thunk {
 
     /// Stream 0 is the calling thread's own to the function.
     pub fn set_per_thread(&self) {
-        self.per_thread.store(1, Ordering::Relaxed);
+        self.per_thread.store(true, Ordering::Relaxed);
     }
 
     /// Whether the module of the real function gets its driver function for `call` through us: what it does
@@ -201,6 +227,8 @@ impl Thunk {
 mod tests {
     use core::ptr::without_provenance_mut;
 
+    use tllmprof_calls::{CALLS, Library, Stream};
+
     use super::*;
     use crate::made::alone;
 
@@ -221,6 +249,28 @@ mod tests {
             assert!(driver.named(c"cuGraphLaunch_ptsz").is_per_thread());
             assert!(!other.is_per_thread());
         });
+    }
+
+    #[test]
+    fn a_launch_is_known_without_the_table() {
+        let of = |role| Thunk::made(without_provenance_mut(0x1000), role).launch();
+        for row in CALLS {
+            let expected = match row.call.stream(Library::Driver) {
+                Stream::Word(stream) if row.kind.enqueues() && row.small_by.is_none() => {
+                    Some(Launch {
+                        row: row.call as u8,
+                        stream: stream.into(),
+                    })
+                }
+                _ => None,
+            };
+            assert_eq!(of(Role::Driver(row.call)), expected, "{}", row.call);
+            assert_eq!(of(Role::Runtime(row.call)), None, "{}", row.call);
+            assert_eq!(of(Role::Front(row.call)), None, "{}", row.call);
+        }
+        let launch = of(Role::Driver(Call::GraphLaunch)).unwrap();
+        assert_eq!(launch.stream, 1);
+        assert_eq!(of(Role::ProcAddress), None);
     }
 
     #[test]

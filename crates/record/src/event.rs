@@ -401,7 +401,10 @@ impl Event {
     #[inline(always)]
     pub(crate) const fn words(&self) -> [u64; 3] {
         let (kind, code, value) = self.what.parts();
-        let scale = 32_u32.saturating_sub(self.duration.leading_zeros());
+        let scale = match self.duration >> 32 {
+            0 => 0,
+            high => scale_of(high as u32),
+        };
         let duration = (self.duration >> scale) as u32;
         let cut = if self.cut { CUT } else { 0 };
         let failed = if self.failed { FAILED } else { 0 };
@@ -462,6 +465,13 @@ impl Event {
             what,
         })
     }
+}
+
+/// How many bits a duration has too many, whose upper half this is. Most have none.
+#[cold]
+#[inline(never)]
+const fn scale_of(high: u32) -> u32 {
+    u32::BITS - high.leading_zeros()
 }
 
 #[inline]

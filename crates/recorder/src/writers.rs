@@ -39,38 +39,43 @@ const BATCH: usize = 4096 / size_of::<Writer>();
 /// signal handler that jumped out, or by a thread that was cancelled.
 const REFUSALS: u32 = 1024;
 
-/// One thread's writer at a time. All zeros, as in a copy of the process, is one that has no chunk.
+/// One thread's writer at a time. All zeros, as in a copy of the process, is one that has no chunk. What a launch
+/// needs is in the first line.
 #[repr(C, align(64))]
 pub struct Writer {
     /// The thread is in the middle of writing: a signal handler's events are lost.
     is_busy: AtomicBool,
+    /// The place of the stream that the thread has launched into last, if that is still there: only to find it sooner.
+    pub launched: Cell<u8>,
     thread: Cell<u32>,
     /// Writes into the thread's chunk; none before the first.
     events: Own<Option<EventWriter>>,
+    /// Events that were.
+    kept: AtomicU64,
+    /// Events that were dropped and that no event of the record reports yet.
+    unreported: Cell<u64>,
+    /// The iteration in which the thread has last ended its streams' spans of earlier ones.
+    pub swept: Cell<u64>,
     /// What the thread is called.
     name: Cell<StringId>,
     /// The chunk's number, and in which generation it was begun ([`reuse`]).
     chunk: Cell<u32>,
     generation: Cell<u64>,
-    /// Events that were.
-    kept: AtomicU64,
-    /// Events that were dropped, and those of them that no event of the record reports yet.
+    /// Refusals in a row, and how many events had been kept at the first of them.
+    refused: Cell<u32>,
+    refused_since: Cell<u64>,
+    /// Events that were dropped.
     dropped: AtomicU64,
-    unreported: Cell<u64>,
     /// Pushed ranges that are open; none before the first.
     open: Own<Option<&'static mut Ranges>>,
     /// The next of the spare writers.
     next: Published<Writer>,
-    /// Refusals in a row, and how many events had been kept at the first of them.
-    refused: Cell<u32>,
-    refused_since: Cell<u64>,
-    /// The iteration in which the thread has last ended its streams' spans of earlier ones.
-    pub swept: Cell<u64>,
     /// How often the thread is in the driver for GPU times now, and what these took it, in ticks.
     pub timing: AtomicU32,
     pub timed: AtomicU64,
 }
 
+const _: () = assert!(core::mem::offset_of!(Writer, swept) < 64);
 const _: () = assert!(size_of::<Writer>() == 128);
 
 // SAFETY: what is no atomic is used by the thread that has the writer, alone.
@@ -105,6 +110,12 @@ impl<T> Own<T> {
 #[inline(always)]
 pub fn write(event: &Event) -> bool {
     let row = event.row();
+    current().is_some_and(|writer| writer.keep_at_once(row)) || write_with_care(row)
+}
+
+/// Writes an event where something stands in the way of [`Writer::keep_at_once`].
+#[cold]
+fn write_with_care(row: Row) -> bool {
     take().is_some_and(|writer| writer.keep(row))
 }
 
@@ -161,7 +172,7 @@ impl Drop for Taken {
 
 /// Takes the calling thread's writer, to write an event with. Where it is in use, or there is none, the event
 /// counts as dropped.
-#[inline(always)]
+#[inline]
 pub fn take() -> Option<Taken> {
     let Some(writer) = current().or_else(begin) else {
         LOST.fetch_add(1, Ordering::Relaxed);
@@ -185,23 +196,43 @@ impl Writer {
         self.events.with(|events| events.as_mut().is_some_and(act))
     }
 
-    /// Writes an event.
+    /// Writes an event and counts it as kept, where nothing else is to be done: nobody uses the writer, no dropped
+    /// event is to be reported, and the chunk has room. Else does nothing and returns false.
     #[inline(always)]
+    fn keep_at_once(&'static self, row: Row) -> bool {
+        if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
+            return false;
+        }
+        let writer = Taken::new(self);
+        let is_kept = writer.in_chunk(|events| events.push_row(row));
+        if is_kept {
+            writer.count_kept();
+        }
+        is_kept
+    }
+
+    /// Writes an event.
+    #[inline]
     fn push(&self, row: Row) -> bool {
         self.in_chunk(|events| events.push_row(row)) || self.push_into_next(row)
     }
 
     /// Writes an event, and counts it as kept or as dropped; returns whether it is kept.
-    #[inline(always)]
+    #[inline]
     pub fn keep(&self, row: Row) -> bool {
         let is_kept = self.push(row);
         if is_kept {
-            let kept = self.kept.load(Ordering::Relaxed);
-            self.kept.store(kept + 1, Ordering::Relaxed);
+            self.count_kept();
         } else {
             self.drop_one();
         }
         is_kept
+    }
+
+    #[inline(always)]
+    fn count_kept(&self) {
+        let kept = self.kept.load(Ordering::Relaxed);
+        self.kept.store(kept + 1, Ordering::Relaxed);
     }
 
     /// Writes a string.

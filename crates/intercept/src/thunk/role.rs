@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use tllmprof_calls::{CALLS, Call, CuptiCall, NcclCall};
+use tllmprof_calls::{CALLS, Call, CuptiCall, Library, NcclCall, Stream};
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads;
 
@@ -69,6 +69,18 @@ impl Role {
             | Self::ProcAddress
             | Self::Cupti(_)
             | Self::Nccl(_) => handlers().slow as *mut c_void,
+        }
+    }
+
+    /// The word that has the stream, of what is a [`Launch`](super::Launch).
+    pub(super) fn stream_of_launch(self) -> Option<u8> {
+        let Self::Driver(call) = self else {
+            return None;
+        };
+        let is_work = call.kind().enqueues() && call.info().small_by.is_none();
+        match call.stream(Library::Driver) {
+            Stream::Word(word) if is_work => Some(word),
+            _ => None,
         }
     }
 

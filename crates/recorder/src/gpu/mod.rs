@@ -195,6 +195,24 @@ pub fn is_timing() -> bool {
 #[inline]
 pub fn before_work(target: Target) -> bool {
     let iteration = ITERATION.load(Ordering::Relaxed);
+    match launched_again(target, iteration) {
+        Some(stream) => stream.launches_one(),
+        None => before_other_work(target, iteration),
+    }
+}
+
+/// The stream, if the calling thread has launched into it last, in this iteration, and its span is open, as before most
+/// launches. Not a default stream, of which the driver has to be asked.
+#[inline(always)]
+fn launched_again(target: Target, iteration: u64) -> Option<&'static Stream> {
+    let key = target.key_by_name().filter(|_| iteration != NONE)?;
+    let writer = writers::current().filter(|writer| writer.swept.get() == iteration)?;
+    let stream = streams::at(writer.launched.get());
+    (stream.is(key) && stream.has_begun(iteration)).then_some(stream)
+}
+
+#[inline(never)]
+fn before_other_work(target: Target, iteration: u64) -> bool {
     sweep(iteration);
     let Some(driver) = Driver::get().filter(|_| iteration != NONE) else {
         return false;
@@ -204,6 +222,9 @@ pub fn before_work(target: Target) -> bool {
     if !stream.is_some_and(|stream| stream.has_begun(iteration)) {
         begin(driver, key, stream, iteration);
         stream = streams::find(key);
+    }
+    if let (Some(writer), Some(stream)) = (writers::current(), stream) {
+        writer.launched.set(stream.place());
     }
     stream.is_some_and(Stream::launches_one)
 }

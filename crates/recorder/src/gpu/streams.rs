@@ -50,20 +50,25 @@ impl Target {
     /// The stream's key. Null where the thread has no context.
     #[inline]
     pub fn key(self, driver: Driver) -> Key {
-        let name = match (self.handle, self.per_thread) {
-            (0 | PER_THREAD, true) | (PER_THREAD, false) => thread::address() | PER_THREAD,
-            (0 | LEGACY, _) => LEGACY,
-            (handle, _) => {
-                return Key {
-                    name: handle,
-                    context: 0,
-                };
-            }
-        };
-        Key {
-            name,
+        self.key_by_name().unwrap_or_else(|| Key {
+            name: match (self.handle, self.per_thread) {
+                (0, true) | (PER_THREAD, _) => thread::address() | PER_THREAD,
+                _ => LEGACY,
+            },
             context: driver.context(),
+        })
+    }
+
+    /// The same of a stream that is no default stream, for which no context matters.
+    #[inline]
+    pub const fn key_by_name(self) -> Option<Key> {
+        if self.handle <= PER_THREAD {
+            return None;
         }
+        Some(Key {
+            name: self.handle,
+            context: 0,
+        })
     }
 }
 
@@ -82,8 +87,8 @@ impl Key {
     }
 }
 
-/// A stream. What each launch reads is apart from what it writes.
-#[repr(align(128))]
+/// A stream. What each launch reads is in one line, apart from what it writes.
+#[repr(C, align(128))]
 pub struct Stream {
     /// As [`Key`] has it; 0: not in use.
     name: AtomicUsize,
@@ -149,6 +154,8 @@ lifecycle::global! {
     #[fork(reset)]
     static NUMBERS: AtomicU16 = AtomicU16::new(0);
 }
+
+const _: () = assert!(core::mem::offset_of!(Stream, is_shared) < 64);
 
 impl Stream {
     const fn new() -> Self {
@@ -334,9 +341,14 @@ impl Stream {
     }
 
     fn bit(&self) -> (&'static AtomicU64, u64) {
-        let bytes = core::ptr::from_ref(self).addr() - ALL.as_ptr().addr();
-        let index = bytes / size_of::<Self>();
+        let index = usize::from(self.place());
         (&OPEN[index / 64], 1 << (index % 64))
+    }
+
+    /// Where it lies among [all](at).
+    pub fn place(&self) -> u8 {
+        let bytes = core::ptr::from_ref(self).addr() - ALL.as_ptr().addr();
+        (bytes / size_of::<Self>()) as u8
     }
 }
 
@@ -361,6 +373,13 @@ impl Open {
     pub const fn is_waited_for(&mut self) {
         self.waited |= 1 << self.place;
     }
+}
+
+/// The stream at a place, whichever it is.
+#[inline]
+pub fn at(place: u8) -> &'static Stream {
+    const { assert!(STREAMS == 1 << u8::BITS) };
+    &ALL[usize::from(place)]
 }
 
 fn places(key: Key) -> impl Iterator<Item = &'static Stream> {
