@@ -81,6 +81,8 @@ def of_record(command, path):
 def median(steps):
     """Of the first and the last step the tools take different parts."""
     inner = steps[1:-1]
+    if not inner:
+        raise RuntimeError(f"{len(steps)} steps have GPU work")
     return statistics.median(busy for busy, _ in inner), statistics.median(took for _, took in inner)
 
 
@@ -129,6 +131,8 @@ def check_engine(bench, report, own, run):
         if made.ended.status != 0:
             report.raw(what, made.ended)
         steps = [of_record(bench.command, path) for path in glob.glob(f"{folder}/*.tllmprof")]
+        if not any(steps):
+            raise RuntimeError(f"no kernels in a record; the library said: {made.ended.said_by_shim()}")
         ours.append(median(max(steps, key=len)))
         theirs.append(by_nsys(bench, what, lambda wrap: own.made(
             run, "nsys", given, (*wrap[:2], "--trace-fork-before-exec=true", *wrap[2:])).ended))

@@ -2,7 +2,11 @@
 import os
 import signal
 import subprocess
+import sys
 from dataclasses import dataclass
+
+# Process groups that run: whoever ends the check ends them, too. A server that is left keeps its port and the GPU's memory.
+_running = set()
 
 
 @dataclass
@@ -28,19 +32,36 @@ def variables(**more):
     return kept
 
 
+def end_with_us():
+    """Has SIGTERM, as of `timeout`, end what was started."""
+    def end(number, _frame):
+        for group in list(_running):
+            _kill(group)
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
+def _kill(group):
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def run(command, environment, seconds=150, folder=None):
     child = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True, errors="replace", cwd=folder, start_new_session=True)
+    _running.add(child.pid)
     try:
         out, err = child.communicate(timeout=seconds)
         return Ended(child.returncode, out, err)
     except subprocess.TimeoutExpired:
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        _kill(child.pid)
         try:
             out, err = child.communicate(timeout=10)
         except subprocess.TimeoutExpired:  # a process of another session holds the pipe
             out = err = ""
         return Ended("time-out", out, err)
+    finally:
+        _running.discard(child.pid)

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from doc_commands import main as documentation
 
-from . import (armed, busy, calls, captures, consumers, diagnosis, engine_router, engines, host, inside, kernels, programs, record, records,
+from . import (armed, busy, calls, captures, child, consumers, diagnosis, engine_router, engines, host, inside, kernels, programs, record, records,
                suites, throughput)
 from .checks import Bench, Row
 from .plan import all_checks
@@ -122,6 +122,7 @@ def documented(nsys, ncu, shim, log):
 
 def main(doc):
     given = options(doc)
+    child.end_with_us()
     began = time.monotonic()
     talking = threading.Lock()
 

@@ -44,14 +44,17 @@ class Captures(unittest.TestCase):
         self.assertFalse(ok)
 
     def test_how_steps_at_the_ends_of_windows_are_delayed(self):
-        one = [Captured(20, 21, 22, 26)]
         rows, at = [(0,)], 0
-        for n in range(200):
-            at += 7000 if n == 27 - 2 else 1100 if 28 <= n + 2 <= 32 else 1000
+        for n in range(2, 202):
+            at += 7000 if n == 27 else 1100 if 28 <= n < 28 + captures.AROUND else 1000
             rows.append((at,))
-        delay, after = captures.steps_around(rows, one, 2)
+        delay, after = captures.steps_around(rows, [Captured(20, 21, 22, 26)], 2)
         self.assertEqual(delay, 6000)
         self.assertAlmostEqual(after, 1.1)
+        # Those behind the first are at the second's beginning.
+        _, after = captures.steps_around(rows, [Captured(20, 21, 22, 26), Captured(27, 28, 29, 33)], 2)
+        self.assertAlmostEqual(after, 1.0)
+        self.assertIsNone(captures.steps_around(rows, [Captured(n, n, n, n + 4) for n in range(5, 200, 6)], 2)[1])
 
 
 class Ledger(unittest.TestCase):

@@ -1,8 +1,11 @@
 """The logic of gpu-check on exports made by hand: python3 -m unittest discover -s scripts/gpu_check -t scripts"""
 import os
+import signal
 import sqlite3
+import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -470,6 +473,34 @@ class Records(unittest.TestCase):
         self.assertFalse(is_same_time(880_000, 812_000, 1000))
         self.assertTrue(is_same_time(14_000_000, 14_200_000, 1000))
         self.assertFalse(is_same_time(14_000_000, 14_400_000, 1000))
+
+
+def runs(number):
+    """Whether there is such a process that has not ended; nobody may be there to ask for its status."""
+    try:
+        with open(f"/proc/{number}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+class Ends(unittest.TestCase):
+    def test_who_ends_the_check_ends_what_it_runs(self):
+        script = ("import sys; sys.path.insert(0, %r); from gpu_check import child; child.end_with_us(); "
+                  "child.run(['sh', '-c', 'echo $$ > pid; exec sleep 100'], child.variables(), 90)")
+        with tempfile.TemporaryDirectory() as folder:
+            scripts = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+            check = subprocess.Popen([sys.executable, "-B", "-c", script % scripts], cwd=folder)
+            pid, until = os.path.join(folder, "pid"), time.monotonic() + 30
+            while not (os.path.exists(pid) and os.path.getsize(pid)) and time.monotonic() < until:
+                time.sleep(0.05)
+            with open(pid) as file:
+                number = int(file.read())
+            check.terminate()
+            self.assertEqual(check.wait(30), 128 + signal.SIGTERM)
+            while runs(number) and time.monotonic() < until:
+                time.sleep(0.05)
+            self.assertFalse(runs(number))
 
 
 if __name__ == "__main__":
