@@ -475,7 +475,7 @@ class Records(unittest.TestCase):
         self.assertFalse(is_same_time(14_000_000, 14_400_000, 1000))
 
 
-def runs(number):
+def is_running(number):
     """Whether there is such a process that has not ended; nobody may be there to ask for its status."""
     try:
         with open(f"/proc/{number}/stat") as stat:
@@ -498,9 +498,9 @@ class Ends(unittest.TestCase):
                 number = int(file.read())
             check.terminate()
             self.assertEqual(check.wait(30), 128 + signal.SIGTERM)
-            while runs(number) and time.monotonic() < until:
+            while is_running(number) and time.monotonic() < until:
                 time.sleep(0.05)
-            self.assertFalse(runs(number))
+            self.assertFalse(is_running(number))
 
 
 if __name__ == "__main__":
