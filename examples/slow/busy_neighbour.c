@@ -9,9 +9,18 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { STEPS = 30, NEIGHBOURS = 3, KERNEL_NS = 10000000, PREPARES = 10000000 };
+enum { STEPS = 30, NEIGHBOURS = 3, KERNEL_NS = 16000000, PREPARES_NS = 4000000 };
+
+/* What the thread has had of its processor. */
+static long used_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
 
 int main(void)
 {
@@ -29,8 +38,8 @@ int main(void)
     }
     gpu_start(0);
     for (int step = 0; step < STEPS; step++) {
-        /* The same work in each step, however long that takes. */
-        for (volatile int i = 0; i < PREPARES; i++)
+        /* The same processor time in each step, however long it has to wait for that. */
+        for (long began = used_ns(); used_ns() - began < PREPARES_NS;)
             ;
         gpu_launch(KERNEL_NS);
         gpu_wait();
