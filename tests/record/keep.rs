@@ -181,3 +181,56 @@ fn the_window_that_is_open_is_not_cut_for_itself() {
     assert!(of_it.len() > 5000);
     assert!(of_it.iter().copied().eq(100..100 + of_it.len() as u64));
 }
+
+/// Anonymous memory of a process in kB, as long as it is there.
+fn anonymous_kb(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Anonymous:"))?;
+    line.trim().strip_suffix(" kB")?.parse().ok()
+}
+
+/// How many events are written: fifty million, as of a day, by hand; fewer in a run of all tests.
+fn events() -> u64 {
+    std::env::var("TLLMPROF_TEST_EVENTS").map_or(1_000_000, |events| events.parse().unwrap())
+}
+
+#[test]
+fn memory_does_not_grow_with_the_events_that_are_written() {
+    const STEPS: u64 = 20_000;
+    // Of an iteration: itself, its call and what its thread used.
+    let count = events().div_ceil(3 * STEPS).max(10);
+    let windows =
+        (0..count).map(|window| format!("{}-{}", window * STEPS, (window + 1) * STEPS - 1));
+    let windows: Vec<_> = windows.collect();
+    let counts = Counts::new()
+        .env("TLLMPROF_KEEP", "8M")
+        .env("TLLMPROF_LOG", "warn");
+    let calls = (count * STEPS).to_string();
+    let mut child = counts
+        .command(&windows.join(","), &["loop", "1", &calls, "return"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut seen = Vec::new();
+    while child.try_wait().unwrap().is_none() {
+        seen.extend(anonymous_kb(child.id()));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    // The first tenth is the start; the end takes memory apart.
+    let early = &seen[seen.len() / 10..seen.len() / 3];
+    let late = &seen[seen.len() * 2 / 3..seen.len() * 9 / 10];
+    let most = |part: &[u64]| part.iter().copied().max().unwrap();
+    assert!(most(late) <= most(early) + 128, "{seen:?}");
+    let record = counts.record();
+    assert!(record.bytes <= 8 << 20, "{}", record.bytes);
+    assert_eq!(record.header.counter(Counter::Iterations), count * STEPS);
+    println!(
+        "{} kB then {} kB, {} iterations",
+        most(early),
+        most(late),
+        count * STEPS
+    );
+}

@@ -219,7 +219,7 @@ impl<'a> Evidence<'a> {
         let of = |wall: f64| (taken.busy as f64 / wall).min(1.0);
         let busy = match self.sum.without_kernels {
             // Those that were not slowed down.
-            Some(time) => Busy::Is(of(wall.min(time.mean as f64 * taken.iterations as f64))),
+            Some(time) => Busy::ByKernels(of(wall.min(time.mean as f64 * taken.iterations as f64))),
             None => Busy::Between(of(wall), of(wall / SLOWED)),
         };
         Some(Kernels {
@@ -240,7 +240,9 @@ impl<'a> Evidence<'a> {
             self.kernels().map(|kernels| kernels.busy),
         ) {
             // What events bound is at most so long at work: kernels show the gaps in it.
-            (Some(events), Some(Busy::Is(kernels))) => Some(Busy::Is(kernels.min(events))),
+            (Some(events), Some(Busy::ByKernels(kernels))) if kernels < events => {
+                Some(Busy::ByKernels(kernels))
+            }
             (Some(events), _) => Some(Busy::Is(events)),
             (None, Some(kernels)) => Some(kernels),
             (None, None) => match by_events(GpuFrom::Stretched) {
@@ -273,8 +275,19 @@ impl<'a> Evidence<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Busy {
     Is(f64),
+    /// Its kernels, of the time of iterations that recording them did not slow down.
+    ByKernels(f64),
     /// All iterations were slowed down.
     Between(f64, f64),
+}
+
+impl Busy {
+    /// At most so much of the time.
+    pub const fn most(self) -> f64 {
+        match self {
+            Self::Is(share) | Self::ByKernels(share) | Self::Between(_, share) => share,
+        }
+    }
 }
 
 /// What is lost to something.

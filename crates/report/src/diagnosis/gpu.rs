@@ -28,13 +28,21 @@ pub fn low_when() -> String {
     )
 }
 
-/// Recording kernels makes iterations longer: of their time the GPU works the first part, of others' the second.
-fn shown(busy: Busy) -> String {
+/// How much of which time the GPU works.
+fn works(busy: Busy) -> String {
     match busy {
-        Busy::Between(low, high) if Share(low).to_string() != Share(high).to_string() => {
-            format!("{} to {}", Share(low), Share(high))
+        Busy::Is(share) => format!("the GPU works {} of the time", Share(share)),
+        Busy::ByKernels(share) => {
+            format!(
+                "the GPU works {} of the time that iterations take without recording kernels",
+                Share(share)
+            )
         }
-        Busy::Is(share) | Busy::Between(share, _) => Share(share).to_string(),
+        Busy::Between(low, high) => format!(
+            "the GPU works {} to {} of the time; recording kernels made all iterations longer",
+            Share(low),
+            Share(high)
+        ),
     }
 }
 
@@ -47,9 +55,9 @@ pub fn low(one: &Evidence<'_>) -> Judged {
         _ => String::new(),
     };
     match (one.busy(), sm) {
-        (Some(share @ (Busy::Is(busy) | Busy::Between(_, busy))), _) if busy < LOW => Judged::Yes {
-            evidence: format!("the GPU works {} of the time{host}", shown(share)),
-            loss: Some(1.0 - busy),
+        (Some(busy), _) if busy.most() < LOW => Judged::Yes {
+            evidence: works(busy) + &host,
+            loss: Some(1.0 - busy.most()),
         },
         (_, Some(sm)) if sm < LOW && bandwidth.is_none_or(|part| part < TARGET) => Judged::Yes {
             evidence: format!("the SMs are busy {} of the time{host}", Share(sm)),
@@ -58,9 +66,7 @@ pub fn low(one: &Evidence<'_>) -> Judged {
         (Some(Busy::Between(busy, _)), None) if busy < LOW => {
             Judged::Unknown("kernels were taken in all iterations, which slows the host".to_owned())
         }
-        (Some(Busy::Is(busy) | Busy::Between(busy, _)), None) => {
-            Judged::No(format!("the GPU works {} of the time", Share(busy)))
-        }
+        (Some(busy), None) => Judged::No(works(busy)),
         (_, Some(sm)) => Judged::No(format!("the SMs are busy {} of the time", Share(sm))),
         (None, None) => Judged::Unknown("GPU time was not measured".to_owned()),
     }
@@ -120,9 +126,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_iterations_that_were_all_made_longer_both_ends_are_shown() {
-        assert_eq!(shown(Busy::Between(0.214, 0.371)), "21.4 % to 37.1 %");
-        assert_eq!(shown(Busy::Between(0.214, 0.2141)), "21.4 %");
-        assert_eq!(shown(Busy::Is(0.5)), "50.0 %");
+    fn it_is_said_of_which_time() {
+        assert_eq!(works(Busy::Is(0.5)), "the GPU works 50.0 % of the time");
+        let kernels = works(Busy::ByKernels(0.371));
+        assert!(
+            kernels.ends_with("37.1 % of the time that iterations take without recording kernels")
+        );
+        let all = works(Busy::Between(0.2, 0.4));
+        assert!(all.starts_with("the GPU works 20.0 % to 40.0 % of the time;"));
     }
 }
