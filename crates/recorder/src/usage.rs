@@ -1,7 +1,7 @@
 //! What the thread that makes the steps uses of the machine in each iteration of a window.
 //!
 //! Ends of iterations come with the session's turn or its lock: by one thread at a time. Two system calls an iteration,
-//! and two more for a wait.
+//! and two more for a wait in one iteration of [`EACH`].
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -38,6 +38,12 @@ lifecycle::global! {
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
     static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
+    /// How many iterations pass before one is asked about again.
+    #[fork(keep = "stored where a window opens")]
+    static PASS: AtomicU64 = AtomicU64::new(0);
+    /// Of the waits that were last asked about: nanoseconds on a processor, and in all.
+    #[fork(keep = "stored where a window opens")]
+    static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     /// Of the waits that were asked about in this iteration: nanoseconds on a processor, and in all.
     #[fork(keep = "stored where a window opens")]
     static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
@@ -57,14 +63,16 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
-/// How many waits of an iteration are asked about: whether waits spin or sleep does not change from one to the next.
+/// How many waits of an iteration are asked about, and of how many iterations one: whether waits spin or sleep does not
+/// change from one to the next.
 const WAITS: u64 = 1;
+const EACH: u64 = 8;
 
 /// A window opens: the calling thread is likely to make its steps.
 pub fn window_opens() {
     let now = system::used().unwrap_or_default();
     take(now, delayed().unwrap_or_default());
-    of_waits();
+    forget_waits();
 }
 
 /// The window closes.
@@ -122,14 +130,30 @@ pub fn wait_ends() {
     }
 }
 
-/// What is known of the waits of the iteration that ends: nanoseconds on a processor, and in all.
+/// What is known of waits as of the iteration that ends, or of one before it: nanoseconds on a processor, and in all.
 fn of_waits() -> (u64, u64) {
     WAITS_SINCE.store(0, Ordering::Relaxed);
-    TO_ASK.store(WAITS, Ordering::Relaxed);
-    (
-        RAN_IN_WAITS.swap(0, Ordering::Relaxed),
-        WAITED.swap(0, Ordering::Relaxed),
-    )
+    let asked = [&RAN_IN_WAITS, &WAITED].map(|part| part.swap(0, Ordering::Relaxed));
+    let pass = match asked {
+        [_, 0] => PASS.load(Ordering::Relaxed).saturating_sub(1),
+        [ran, took] => {
+            LAST[0].store(ran, Ordering::Relaxed);
+            LAST[1].store(took, Ordering::Relaxed);
+            EACH - 1
+        }
+    };
+    PASS.store(pass, Ordering::Relaxed);
+    TO_ASK.store(if pass == 0 { WAITS } else { 0 }, Ordering::Relaxed);
+    let [ran, took] = LAST.each_ref().map(|part| part.load(Ordering::Relaxed));
+    (ran, took)
+}
+
+/// Another thread's waits may be others.
+fn forget_waits() {
+    for part in [&RAN_IN_WAITS, &WAITED, &LAST[0], &LAST[1], &PASS] {
+        part.store(0, Ordering::Relaxed);
+    }
+    of_waits();
 }
 
 /// The calling thread has ended an iteration.
@@ -147,10 +171,11 @@ pub fn iteration_ends(n: u64) {
         false => delayed,
     };
     take(now, waited);
-    let (ran_in_waits, waits_took) = of_waits();
     if !is_same {
+        forget_waits();
         return;
     }
+    let (ran_in_waits, waits_took) = of_waits();
     let used = [
         (
             Used::Ran,
@@ -210,6 +235,30 @@ pub fn this_thread() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An iteration that waits so long on a processor, or for nothing: whether it was asked about, and what is known then.
+    fn iteration(ran: Option<u64>) -> (bool, (u64, u64)) {
+        let is_asked = TO_ASK.load(Ordering::Relaxed) > 0;
+        if let Some(ran) = ran.filter(|_| is_asked) {
+            RAN_IN_WAITS.store(ran, Ordering::Relaxed);
+            WAITED.store(100, Ordering::Relaxed);
+        }
+        (is_asked, of_waits())
+    }
+
+    #[test]
+    fn one_iteration_of_eight_is_asked_about_and_the_others_are_as_it_was() {
+        forget_waits();
+        assert_eq!(iteration(None), (true, (0, 0)));
+        assert_eq!(iteration(Some(10)), (true, (10, 100)));
+        for _ in 1..EACH {
+            assert_eq!(iteration(Some(99)), (false, (10, 100)));
+        }
+        assert_eq!(iteration(None), (true, (10, 100)));
+        assert_eq!(iteration(Some(20)), (true, (20, 100)));
+        forget_waits();
+        assert_eq!(iteration(None), (true, (0, 0)));
+    }
 
     #[test]
     fn how_long_a_thread_has_waited_is_its_own() {
