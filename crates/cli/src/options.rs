@@ -404,7 +404,7 @@ mod tests {
         let all = all();
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 28);
+        assert_eq!(given.len(), 29);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }
