@@ -175,8 +175,15 @@ impl Header {
     fn grow(&mut self, at: At<'_>, place: usize) {
         let mut grown = Self::new(self.pid, self.clock, Vec::new());
         grown.figures(at, place);
-        for (counter, live) in self.counters.iter_mut().zip(grown.counters) {
-            if live.checked_sub(*counter).is_some_and(|more| more < GROWTH) {
+        // A tick, not a count: it may come from 0, and be hours later. No window opened long after the last anchor.
+        let latest = grown.anchors.iter().map(|anchor| anchor.ticks).max();
+        let until = Counter::DroppedUntil.index();
+        for (index, (counter, live)) in self.counters.iter_mut().zip(grown.counters).enumerate() {
+            let from = match latest {
+                Some(latest) if index == until => latest.max(*counter),
+                _ => *counter,
+            };
+            if live >= *counter && live.saturating_sub(from) < GROWTH {
                 *counter = live;
             }
         }

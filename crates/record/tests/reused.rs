@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use common::read;
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    CHUNK_BYTES, Chunk, ClockKind, Counter, Edge, Entry, Event, EventWriter, Reader, What,
+    Anchor, CHUNK_BYTES, Chunk, ClockKind, Counter, Edge, Entry, Event, EventWriter, Reader, What,
 };
 
 fn iteration(n: u64) -> Event {
@@ -111,6 +111,30 @@ fn what_is_left_of_windows_that_are_dropped_is_not_given() {
     // None of those that are kept has opened so far.
     assert_eq!(given_where(700), []);
     assert_eq!(given_where(0).len(), 9);
+}
+
+/// Another thread may have been taking a snapshot when the first window was dropped, hours after the process began.
+#[test]
+fn windows_that_were_dropped_since_the_last_snapshot_are_dropped() {
+    const HOURS: u64 = 1 << 50;
+    let until = |anchored: u64, dropped_until: u64| {
+        let builder = Builder::new(1, ClockKind::Counter);
+        builder.header().anchor(Anchor {
+            ticks: anchored,
+            monotonic_ns: 5,
+            unix_ns: 5,
+        });
+        let mut bytes = builder.bytes();
+        // Behind the snapshot, where counters grow.
+        let at = 2304 + 8 * Counter::DroppedUntil.index();
+        bytes[at..at + 8].copy_from_slice(&dropped_until.to_le_bytes());
+        let reader = Reader::new(&bytes[..]).unwrap();
+        reader.header().counter(Counter::DroppedUntil)
+    };
+    assert_eq!(until(HOURS, HOURS - 7), HOURS - 7);
+    assert_eq!(until(HOURS, HOURS + 7), HOURS + 7);
+    // Something else has written there.
+    assert_eq!(until(HOURS, 3 * HOURS), 0);
 }
 
 #[test]

@@ -12,8 +12,8 @@ use std::collections::VecDeque;
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CHUNK_BYTES, Counter};
-use tllmprof_sync::Lock;
 
+use super::bounded::Bounded;
 use super::{clock, space};
 
 /// How long a thread waits for the chunks that are full.
@@ -24,9 +24,12 @@ lifecycle::global! {
 
     #[fork(keep = "the settings are the same")]
     static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// The record is over: no more windows are dropped.
+    #[fork(reset)]
+    static HAS_ENDED: AtomicBool = AtomicBool::new(false);
     /// Chunks that are full, in the order in which they were filled.
     #[fork(by = in_child)]
-    static FULL: Lock<VecDeque<Full>> = Lock::new(VecDeque::new());
+    static FULL: Bounded<VecDeque<Full>> = Bounded::new(VecDeque::new());
 }
 
 /// A chunk that nobody writes to any more.
@@ -43,14 +46,16 @@ pub fn start(settings: &Settings) {
     if settings.keep.is_some() {
         // All the chunks that there can be: it never grows.
         let most = settings.trace_max.min(space::MOST_BYTES) / CHUNK_BYTES as u64;
-        *FULL.lock() = VecDeque::with_capacity(most as usize);
-        IS_ON.store(true, Ordering::Release);
+        if let Some(mut full) = FULL.lock_for(PATIENCE) {
+            *full = VecDeque::with_capacity(most as usize);
+            IS_ON.store(true, Ordering::Release);
+        }
     }
 }
 
 /// Whether windows are dropped where there is no more room.
 pub fn is_on() -> bool {
-    IS_ON.load(Ordering::Acquire)
+    IS_ON.load(Ordering::Acquire) && !HAS_ENDED.load(Ordering::Acquire)
 }
 
 /// The record has begun, and may take `bytes`.
@@ -70,10 +75,13 @@ pub fn is_full(number: u32) {
         && let Some(mut full) = FULL.lock_for(PATIENCE)
         && full.len() < full.capacity()
     {
+        // Before the count is read: a window that is counted after that opens later.
+        let filled = clock::ticks();
+        fence(Ordering::SeqCst);
         full.push_back(Full {
             number,
             windows: header.get(Counter::Windows),
-            filled: clock::ticks(),
+            filled,
         });
     }
 }
@@ -100,6 +108,9 @@ pub fn take() -> Option<u32> {
     }
     let header = space::header()?;
     let mut full = FULL.lock_for(PATIENCE)?;
+    if !is_on() {
+        return None;
+    }
     let latest = header.get(Counter::Windows);
     let is_over = |chunk: &&Full| chunk.windows < latest;
     full.front().filter(is_over)?;
@@ -112,8 +123,18 @@ pub fn take() -> Option<u32> {
     Some(oldest.number)
 }
 
+/// There is no record any more: returns once no window is being dropped, so that no snapshot comes after the last one.
+pub fn finish() {
+    if is_on() {
+        HAS_ENDED.store(true, Ordering::SeqCst);
+        drop(FULL.lock_for(PATIENCE));
+    }
+}
+
 /// The child of a fork has no record until it begins one of its own.
 fn in_child(alone: &OnlyThread) {
     FULL.break_open(alone);
-    FULL.lock().clear();
+    if let Some(mut full) = FULL.lock_for(PATIENCE) {
+        full.clear();
+    }
 }

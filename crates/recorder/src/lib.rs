@@ -7,6 +7,7 @@
 //! windows alone events are kept ([`is_recording`]). Nothing here asks what a step is.
 
 mod arena;
+mod bounded;
 mod clock;
 mod facts;
 mod failure;
@@ -218,6 +219,7 @@ pub fn finish(ended: Ended) {
         return;
     }
     writers::count_dropped();
+    keep::finish();
     let length = space::finish();
     if let Some(header) = space::header() {
         header.anchor(clock::anchor());

@@ -7,8 +7,8 @@ use core::time::Duration;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::log;
 use tllmprof_record::Chunk;
-use tllmprof_sync::Lock;
 
+use super::bounded::Bounded;
 use super::{keep, space};
 
 /// Chunks that wait to be used again: 16 MiB of them. Where that is too little for all iterations that are to be kept,
@@ -38,7 +38,7 @@ lifecycle::global! {
     #[fork(reset)]
     static GONE: AtomicU64 = AtomicU64::new(0);
     #[fork(by = in_child)]
-    static FULL: Lock<Full> = Lock::new(Full::none());
+    static FULL: Bounded<Full> = Bounded::new(Full::none());
 }
 
 /// Chunks that are full, the oldest first, each with how many iterations had been kept by then.
@@ -193,7 +193,9 @@ pub fn take() -> Option<Free> {
 /// The child of a fork has no record until it begins one of its own.
 fn in_child(alone: &OnlyThread) {
     FULL.break_open(alone);
-    FULL.lock().count = 0;
+    if let Some(mut full) = FULL.lock_for(PATIENCE) {
+        full.count = 0;
+    }
 }
 
 #[cfg(test)]

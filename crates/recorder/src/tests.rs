@@ -1,6 +1,7 @@
 //! The record of this very process, written by its threads and read back.
 
 mod gpu;
+mod keep;
 
 use core::sync::atomic::AtomicU32;
 use std::fs;

@@ -4,6 +4,8 @@
 //! begun: ten thousand short threads use no more chunks than ever ran at once.
 
 mod lasting;
+#[cfg(test)]
+pub use lasting::while_held as while_lasting_is_held;
 pub mod strings;
 
 use core::cell::{Cell, UnsafeCell};
@@ -135,7 +137,10 @@ pub fn write_latest(event: &Event) -> bool {
     let row = event.row();
     take().is_some_and(|writer| {
         let is_kept = writer.keep(row);
-        writer.generation.set(0);
+        // Unless there is a text or a fact in the chunk, too.
+        if writer.generation.get() != reuse::PINNED {
+            writer.generation.set(0);
+        }
         is_kept
     })
 }

@@ -5,9 +5,9 @@ use core::time::Duration;
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::EventWriter;
-use tllmprof_sync::Lock;
 
 use super::begin_chunk;
+use crate::bounded::Bounded;
 use crate::reuse;
 
 /// How long a thread waits for the chunk before it uses its own.
@@ -17,7 +17,7 @@ lifecycle::global! {
     stage: Sinks;
 
     #[fork(by = in_child)]
-    static CHUNK: Lock<Option<Lasting>> = Lock::new(None);
+    static CHUNK: Bounded<Option<Lasting>> = Bounded::new(None);
 }
 
 struct Lasting {
@@ -65,5 +65,15 @@ pub fn push(thread: u32, push: impl Fn(&mut EventWriter) -> bool) -> bool {
 /// The child of a fork writes nothing into its parent's chunks.
 fn in_child(alone: &OnlyThread) {
     CHUNK.break_open(alone);
-    *CHUNK.lock() = None;
+    if let Some(mut chunk) = CHUNK.lock_for(PATIENCE) {
+        *chunk = None;
+    }
+}
+
+/// Does `act` while nobody can write into the chunk.
+#[cfg(test)]
+pub fn while_held(act: impl FnOnce()) {
+    let held = CHUNK.lock_for(PATIENCE);
+    assert!(held.is_some());
+    act();
 }
