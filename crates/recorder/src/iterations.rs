@@ -125,7 +125,7 @@ fn end(counts: bool, cut: bool) {
     usage::iteration_ends(n);
     if is_inside {
         ENDED.fetch_add(1, Ordering::Relaxed);
-        if gpu::is_taken() {
+        if gpu::is_taken(n) {
             header.add(Counter::NsInside, clock::ns(took));
         }
     } else {

@@ -93,7 +93,7 @@ export function iterationChart(
                 tipAt(tip, chart, place);
             }],
         },
-    }, [x, ...(by_phase ? [column((i) => worked[i])] : []), ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => gpu[i])] : [])] as uPlot.AlignedData);
+    }, [x, ...(by_phase ? [column((i) => worked[i])] : []), ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => (Number.isNaN(gpu[i]) ? null : gpu[i]))] : [])] as uPlot.AlignedData);
     place.append(tip);
     let down = 0;
     chart.over.addEventListener("mousedown", (event) => (down = event.clientX));

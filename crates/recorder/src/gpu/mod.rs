@@ -29,7 +29,7 @@ mod span;
 pub(crate) mod streams;
 mod supply;
 
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 use tllmprof_config::GpuTimes;
@@ -76,13 +76,13 @@ lifecycle::global! {
     /// Ticks of a nanosecond, as the bits of a number.
     #[fork(keep = "stored where a window opens")]
     static PER_NS: AtomicU64 = AtomicU64::new(0);
-    /// In which iterations times are taken: as [`GpuTimes`], and of which the open one is.
+    /// In which iterations times are taken: as [`GpuTimes`], and the latest one that is of them.
     #[fork(keep = "set once, at the start")]
     static MODE: AtomicU8 = AtomicU8::new(GpuTimes::Auto as u8);
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
     #[fork(keep = "stored where an iteration begins")]
-    static IS_TAKEN: AtomicBool = AtomicBool::new(true);
+    static TAKEN: AtomicU64 = AtomicU64::new(NONE);
     /// Spans that have begun: between events, and by the host's clock.
     #[fork(keep = "differences are looked at")]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
@@ -168,7 +168,7 @@ pub fn iteration_begins(n: u64) {
             by_clock: BY_CLOCK.load(Ordering::Relaxed),
         };
         let is_taken = sampling.begins(mode(), since_ns(0) as u64, spans);
-        IS_TAKEN.store(is_taken, Ordering::Relaxed);
+        TAKEN.store(if is_taken { n } else { NONE }, Ordering::Relaxed);
     }
     LATEST.store(n, Ordering::Relaxed);
     ITERATION.store(n, Ordering::Relaxed);
@@ -179,9 +179,21 @@ pub fn between_iterations() {
     ITERATION.store(NONE, Ordering::Relaxed);
 }
 
-/// Whether the GPU times of the open iteration are taken, if any are.
-pub fn is_taken() -> bool {
-    IS_TAKEN.load(Ordering::Relaxed)
+/// Whether the GPU times of an iteration are taken. Asked by its number: another thread may have begun the next.
+pub fn is_taken(iteration: u64) -> bool {
+    TAKEN.load(Ordering::Relaxed) == iteration
+}
+
+/// The times of an iteration that has begun are taken, whatever was decided.
+#[cfg(test)]
+pub fn take(iteration: u64) {
+    TAKEN.store(iteration, Ordering::Relaxed);
+}
+
+/// Those of the iteration that has begun are not.
+#[cfg(test)]
+pub fn take_not() {
+    TAKEN.store(NONE, Ordering::Relaxed);
 }
 
 /// Whether GPU times depend on calls now.
@@ -511,7 +523,7 @@ fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
         return;
     }
     timed(|| {
-        if begun(driver, key, known, iteration).is_none() {
+        if begun(driver, key, known, iteration).is_none() && is_taken(iteration) {
             pool::lose(1);
         }
     });
@@ -519,7 +531,7 @@ fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
 
 /// Begins what needs no events, on a stream that has nothing open; whether that was so.
 fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
-    if !is_taken() {
+    if !is_taken(iteration) {
         // Nothing is lost: the iteration is not one of those that are timed.
         stream.miss(iteration);
         return true;

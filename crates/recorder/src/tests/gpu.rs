@@ -438,6 +438,71 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
 }
 
 #[test]
+fn threads_that_take_turns_in_iterations_that_are_not_timed_do_not_make_a_stream_shared() {
+    let gpu = Gpu::new(24);
+    let stream = gpu.stream(1);
+    let turn = || {
+        on_a_thread(|| launch(stream));
+        launch(stream);
+        launch(stream);
+    };
+    let spans = gpu.spans(|| {
+        turn();
+        for n in 6..50 {
+            begin_iteration(n);
+            take_not();
+            turn();
+        }
+        begin_iteration(50);
+        take(50);
+        turn();
+    });
+    let is_later = |span: &&Recorded| matches!(span.what, What::GpuSpan { iteration: 50, .. });
+    let later = spans.iter().filter(is_later).map(|span| span.cut);
+    // The last launch is known by the iteration that was timed before it.
+    assert_eq!(later.collect::<Vec<_>>(), [false]);
+    assert_eq!(spans.len(), 2);
+}
+
+#[test]
+fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not_timed() {
+    let gpu = Gpu::new(25);
+    let before = gpu.lost();
+    let stream = |number: usize| Target {
+        handle: gpu.context + 0x100 * number,
+        per_thread: false,
+    };
+    gpu.spans(|| {
+        let driver = Driver::get().unwrap();
+        let open = |number| {
+            let stream = streams::insert(stream(number).key(driver), gpu.context)?;
+            let mut open = stream.span.try_lock()?;
+            stream.begin(&mut open, None, 5, 0);
+            Some(stream)
+        };
+        let opened: Vec<_> = (1..4000).filter_map(open).collect();
+        begin_iteration(6);
+        take_not();
+        (4000..6000).map(stream).for_each(launch);
+        opened.into_iter().for_each(streams::Stream::forget);
+    });
+    assert_eq!(gpu.lost(), before);
+}
+
+#[test]
+fn what_another_thread_launches_late_is_not_timed_as_the_next_iteration_is() {
+    let gpu = Gpu::new(26);
+    gpu.spans(|| {
+        take_not();
+        assert!(!is_taken(5));
+        begin_iteration(6);
+        take(6);
+        // A thread that has read the number before sees what holds of it.
+        assert!(is_taken(6) && !is_taken(5));
+    });
+}
+
+#[test]
 fn of_many_spans_that_are_waited_for_only_the_first_has_events() {
     let gpu = Gpu::new(20);
     let stream = gpu.stream(1);
