@@ -77,7 +77,7 @@ impl Figures {
 
     /// Nanoseconds of GPU work inside windows, of all streams; nothing where there were windows and none was measured.
     pub fn gpu_ns(&self) -> Option<u64> {
-        Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.inside_ns() == 0)
+        Some(self.header.counter(Counter::GpuNs)).filter(|ns| *ns > 0 || self.windows() == 0)
     }
 
     /// Nanoseconds that the iterations inside windows took.

@@ -477,12 +477,12 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
         let open = |number| {
             let stream = streams::insert(stream(number).key(driver), gpu.context)?;
             let mut open = stream.span.try_lock()?;
-            stream.begin(&mut open, None, 5, 0);
+            stream.begin(&mut open, None, 6, 0);
             Some(stream)
         };
-        let opened: Vec<_> = (1..4000).filter_map(open).collect();
         begin_iteration(6);
         take_not();
+        let opened: Vec<_> = (1..4000).filter_map(open).collect();
         (4000..6000).map(stream).for_each(launch);
         opened.into_iter().for_each(streams::Stream::forget);
     });
