@@ -126,9 +126,13 @@ fn a_process_that_is_killed_leaves_its_latest_windows() {
             .spawn()
             .unwrap();
         let since = Instant::now();
-        let is_full = || records(counts.folder()).contains(&KEEP);
+        // Room is taken before it is used: the record is full once a window is dropped.
+        let is_full = || {
+            records(counts.folder()).contains(&KEEP)
+                && counts.record().header.counter(Counter::WindowsDropped) > 0
+        };
         while !is_full() && since.elapsed() < Duration::from_secs(60) {
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(2));
         }
         std::thread::sleep(moment * 8);
         child.kill().unwrap();
