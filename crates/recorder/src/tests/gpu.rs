@@ -426,14 +426,22 @@ fn times_are_taken_in_some_blocks_of_short_iterations_and_none_of_the_others_is_
             launch_and_wait(stream, 1);
         }
     });
-    let taken = shown(&spans).into_iter().map(|(n, _)| n);
-    assert_eq!(
-        taken.collect::<Vec<_>>(),
-        [5..5 + BLOCK, 5 + 16 * BLOCK..5 + 17 * BLOCK]
-            .into_iter()
-            .flatten()
-            .collect::<Vec<_>>()
+    let taken: Vec<_> = shown(&spans).into_iter().map(|(n, _)| n - 5).collect();
+    // How many blocks depends on how long the iterations take, on a busy machine.
+    assert!(
+        (BLOCK as usize..17 * BLOCK as usize).contains(&taken.len()),
+        "{taken:?}"
     );
+    let (blocks, rest) = taken.as_chunks::<{ BLOCK as usize }>();
+    assert!(rest.is_empty(), "{taken:?}");
+    assert_eq!(blocks[0][0], 0);
+    for block in blocks {
+        let first = block[0];
+        assert!(
+            first % BLOCK == 0 && block.iter().copied().eq(first..first + BLOCK),
+            "{taken:?}"
+        );
+    }
     assert_eq!(gpu.lost(), before);
 }
 
