@@ -31,14 +31,20 @@ fn assert_steps(ran: &Ran, window: usize, steps: u64) {
     }
 }
 
+/// Sixty steps with two windows, of which the first is shorter than the eight steps in which kernels are taken.
+fn two_windows(reach: Reach) -> Ran {
+    let ran = Program::new(reach)
+        .windows("5-9,20-50")
+        .kernels("8")
+        .run("steps", 0, 60);
+    ran.assert_well();
+    ran
+}
+
 #[test]
 fn what_is_taken_is_what_the_gpu_did() {
     for reach in [Reach::Linked, Reach::LookedUp] {
-        let ran = Program::new(reach)
-            .windows("5-9,20-50")
-            .kernels("8")
-            .run("steps", 0, 60);
-        ran.assert_well();
+        let ran = two_windows(reach);
         let record = ran.record();
         // The first window is shorter than the inner one.
         assert_eq!(record.kernel_windows(), [(5, 9), (20, 27)]);

@@ -5,11 +5,7 @@ use super::*;
 #[test]
 fn every_kernel_has_its_launch() {
     for reach in [Reach::Linked, Reach::LookedUp] {
-        let ran = Program::new(reach)
-            .windows("5-9,20-50")
-            .kernels("8")
-            .run("steps", 0, 60);
-        ran.assert_well();
+        let ran = two_windows(reach);
         let launches = ran.launches();
         assert_eq!(launches.len(), 4 * 13);
         // Each step launches two kernels, then a graph of two.

@@ -124,7 +124,7 @@ impl Mark {
                     let is_given = self.reader.as_ref().is_some_and(|reader| reader.is_given());
                     is_given && !goes_on && !function.is_step()
                 };
-                // Where it was read already, the times of iterations are told apart by it, at no cost.
+                // It was read already: the histogram of iteration times has it by phase at no cost.
                 if (before.is_some() || capture::wants_batches())
                     && (iteration.is_some() || is_told())
                     && let Some(batch) = before.unwrap_or_else(read)

@@ -26,10 +26,11 @@ mod phase;
 pub(crate) mod pool;
 pub(crate) mod sampling;
 mod span;
+mod spans;
 pub(crate) mod streams;
 mod supply;
 
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 use tllmprof_config::GpuTimes;
@@ -41,15 +42,15 @@ use super::{add, clock, facts, is_on, is_recording};
 use driver::Driver;
 use making::Making;
 use phase::Phase;
-use pool::{Index, Pair, Span};
 use sampling::{Sampling, Spans};
-use span::{Ending, Fate, Why};
+use span::Why;
+use spans::{begin, end_locked, end_span, give_last};
+use streams::Stream;
 pub use streams::Target;
-use streams::{Key, Open, Stream};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::gate;
 use tllmprof_platform::log;
-use tllmprof_sync::{Guard, Lock, Machine};
+use tllmprof_sync::{Lock, Machine};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -76,9 +77,7 @@ lifecycle::global! {
     /// Ticks of a nanosecond, as the bits of a number.
     #[fork(keep = "stored where a window opens")]
     static PER_NS: AtomicU64 = AtomicU64::new(0);
-    /// In which iterations times are taken: as [`GpuTimes`], and the latest one that is of them.
-    #[fork(keep = "set once, at the start")]
-    static MODE: AtomicU8 = AtomicU8::new(GpuTimes::Auto as u8);
+    /// In which iterations times are taken, and the latest one that is of them.
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
     #[fork(keep = "stored where an iteration begins")]
@@ -110,24 +109,21 @@ pub enum Doomed {
 
 /// Remembers what is asked for. For the constructor.
 pub fn start(mode: GpuTimes) {
-    MODE.store(mode as u8, Ordering::Relaxed);
-}
-
-fn mode() -> GpuTimes {
-    let all = [GpuTimes::Off, GpuTimes::Auto, GpuTimes::All];
-    let asked = MODE.load(Ordering::Relaxed);
-    all.into_iter()
-        .find(|mode| *mode as u8 == asked)
-        .unwrap_or_default()
+    if let Some(mut sampling) = SAMPLING.try_lock() {
+        sampling.mode = mode;
+    }
 }
 
 /// A window is about to open. `capturing`: a stream capture is under way.
 pub fn window_opens(capturing: bool) {
     let phase = PHASE.state();
-    if !is_on() || phase.is_over() || mode() == GpuTimes::Off {
+    if !is_on() || phase.is_over() {
         return;
     }
     if let Some(mut sampling) = SAMPLING.try_lock() {
+        if sampling.mode == GpuTimes::Off {
+            return;
+        }
         sampling.window_opens();
     }
     let Some(driver) = Driver::find() else { return };
@@ -167,7 +163,7 @@ pub fn iteration_begins(n: u64) {
             pairs: PAIRS.load(Ordering::Relaxed),
             by_clock: BY_CLOCK.load(Ordering::Relaxed),
         };
-        let is_taken = sampling.begins(mode(), since_ns(0) as u64, spans);
+        let is_taken = sampling.begins(since_ns(0) as u64, spans);
         TAKEN.store(if is_taken { n } else { NONE }, Ordering::Relaxed);
     }
     LATEST.store(n, Ordering::Relaxed);
@@ -510,115 +506,6 @@ fn timed(act: impl FnOnce()) -> bool {
     may
 }
 
-/// Begins a span.
-#[cold]
-fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) {
-    if let Some(stream) = known
-        && let Some(mut open) = stream.span.try_lock()
-        && stream.is(key)
-        && stream.open().is_none()
-        && !stream.has_begun(iteration)
-        && begins_without_events(stream, &mut open, iteration)
-    {
-        return;
-    }
-    timed(|| {
-        if begun(driver, key, known, iteration).is_none() && is_taken(iteration) {
-            pool::lose(1);
-        }
-    });
-}
-
-/// Begins what needs no events, on a stream that has nothing open; whether that was so.
-fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
-    if !is_taken(iteration) {
-        // Nothing is lost: the iteration is not one of those that are timed.
-        stream.miss(iteration);
-        return true;
-    }
-    let goes_by_clock = open.goes_by_clock(iteration);
-    if goes_by_clock {
-        BY_CLOCK.fetch_add(1, Ordering::Relaxed);
-        stream.begin(open, None, iteration, clock::ticks());
-    }
-    goes_by_clock
-}
-
-/// `None` where a span should have begun and could not.
-fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) -> Option<()> {
-    let stream = match known {
-        Some(stream) => stream,
-        None => streams::insert(key, key.context(driver))?,
-    };
-    let Some(mut open) = stream.span.try_lock().filter(|_| stream.is(key)) else {
-        return Some(()); // another thread is beginning it
-    };
-    if stream.has_begun(iteration) {
-        return Some(());
-    }
-    if stream.open().is_some() {
-        end_locked(driver, stream, &mut open, Why::Next);
-    }
-    if begins_without_events(stream, &mut open, iteration) {
-        return Some(());
-    }
-    if driver.is_capturing(stream.handle()) {
-        return Some(());
-    }
-    let begun = give_first(driver, stream);
-    match begun {
-        Some(_) => {
-            PAIRS.fetch_add(1, Ordering::Relaxed);
-            stream.begin(&mut open, begun, iteration, clock::ticks());
-        }
-        None => stream.miss(iteration),
-    }
-    begun.map(drop)
-}
-
-/// Gives the first event of a span to its stream.
-fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
-    let (index, pair) = pool::of(driver, stream.context())?.take(driver, stream.context())?;
-    let handle = stream.handle();
-    if handle == 0 {
-        pool::known(stream.context())?.put_back(index);
-        return None;
-    }
-    match driver.record(pair.start, handle) {
-        Ok(()) => Some((index, pair)),
-        Err(status) => {
-            if let Some(mut pool) = pool::known(stream.context()) {
-                pool.put_back(index);
-                pool.refused(status);
-            }
-            None
-        }
-    }
-}
-
-/// Gives the span's last event to its stream; whether it covers all that was launched.
-fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
-    let launches = stream.settle();
-    if open.covered == launches {
-        return true;
-    }
-    // 0 where the stream has been destroyed meanwhile.
-    let handle = stream.handle();
-    if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
-        return false;
-    }
-    let given = driver.record(open.events.end, handle);
-    match given {
-        Ok(()) => open.covered = launches,
-        Err(status) => {
-            if let Some(mut pool) = pool::known(stream.context()) {
-                pool.refused(status);
-            }
-        }
-    }
-    given.is_ok()
-}
-
 /// Ends the spans of other iterations that the calling thread has open, once in an iteration.
 #[inline]
 fn sweep(iteration: u64) {
@@ -638,64 +525,5 @@ fn end_earlier(iteration: u64) {
     };
     for stream in streams::open().filter(is_earlier) {
         timed(|| end_span(driver, stream, Why::Iteration));
-    }
-}
-
-fn end_span(driver: Driver, stream: &Stream, why: Why) {
-    let open = match why {
-        Why::Wait | Why::Next | Why::Iteration => stream.span.try_lock(),
-        Why::End | Why::Capture => stream.span.lock_for(Duration::from_millis(20)),
-    };
-    if let Some(mut open) = open
-        && stream.open().is_some()
-    {
-        end_locked(driver, stream, &mut open, why);
-    }
-}
-
-fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
-    if open.by_clock {
-        // Its end is that of a wait for the stream alone.
-        if why != Why::Wait {
-            pool::lose(usize::from(stream.launches() > 0));
-            stream.end(open);
-        }
-        return;
-    }
-    let ending = Ending {
-        why,
-        launches: stream.launches(),
-        covered: open.covered,
-        iteration: open.iteration,
-        latest: LATEST.load(Ordering::Relaxed),
-        is_legacy: stream.is_legacy(),
-    };
-    let (is_whole, cut, lost) = match ending.fate() {
-        Fate::Stays => return,
-        Fate::Empty => (false, false, 0),
-        Fate::Whole => (true, false, 0),
-        Fate::GiveLast { cut } => {
-            let is_given = give_last(driver, stream, open);
-            (is_given, cut, usize::from(!is_given))
-        }
-        Fate::Lost => (false, false, 1),
-    };
-    // A launch by another thread in between belongs to what follows.
-    stream.end(open);
-    let Some(mut pool) = pool::known(stream.context()) else {
-        return pool::lose(1);
-    };
-    if is_whole {
-        let span = Span {
-            pair: open.pair,
-            stream: stream.number(),
-            cut,
-            iteration: open.iteration,
-            since: open.since,
-        };
-        pool.add(driver, span);
-    } else {
-        pool.put_back(open.pair);
-        pool::lose(lost);
     }
 }

@@ -26,6 +26,8 @@ pub struct Spans {
 /// Which iterations are taken. One block in `every`.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
+    /// What was asked for.
+    pub mode: GpuTimes,
     every: u64,
     /// Iterations of the window so far.
     place: u64,
@@ -40,6 +42,7 @@ pub struct Sampling {
 impl Sampling {
     pub const fn new() -> Self {
         Self {
+            mode: GpuTimes::Auto,
             every: 1,
             place: 0,
             since: None,
@@ -60,7 +63,7 @@ impl Sampling {
     }
 
     /// An iteration begins at `now`, in nanoseconds; whether its GPU times are taken.
-    pub fn begins(&mut self, mode: GpuTimes, now: u64, spans: Spans) -> bool {
+    pub fn begins(&mut self, now: u64, spans: Spans) -> bool {
         if let Some(since) = self.since.take() {
             self.took[self.known] = now.saturating_sub(since);
             self.known += 1;
@@ -71,7 +74,7 @@ impl Sampling {
         if self.known == 0 {
             self.spans = spans;
         }
-        let is_taken = match mode {
+        let is_taken = match self.mode {
             GpuTimes::Off => false,
             GpuTimes::All => true,
             GpuTimes::Auto => (self.place / BLOCK).is_multiple_of(self.every),
@@ -104,10 +107,11 @@ mod tests {
         ns: u64,
         of: Spans,
     ) -> Vec<u64> {
+        sampling.mode = mode;
         sampling.window_opens();
         let mut spans = sampling.spans;
         let begins = |n: &u64| {
-            let is_taken = sampling.begins(mode, n * ns, spans);
+            let is_taken = sampling.begins(n * ns, spans);
             if is_taken {
                 spans.pairs += of.pairs;
                 spans.by_clock += of.by_clock;
@@ -176,7 +180,6 @@ mod tests {
         let mut now = 0;
         for n in 0..=BLOCK {
             sampling.begins(
-                GpuTimes::Auto,
                 now,
                 Spans {
                     pairs: n,

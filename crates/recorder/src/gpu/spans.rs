@@ -1,0 +1,181 @@
+//! Beginning and ending what a stream has open: the events at both ends, or the host's clock.
+
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+
+use tllmprof_sync::Guard;
+
+use super::driver::Driver;
+use super::pool::{self, Index, Pair, Span};
+use super::span::{Ending, Fate, Why};
+use super::streams::{self, Key, Open, Stream};
+use super::{BY_CLOCK, LATEST, PAIRS, is_taken, timed};
+use crate::clock;
+
+/// Begins a span.
+#[cold]
+pub fn begin(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) {
+    if let Some(stream) = known
+        && let Some(mut open) = stream.span.try_lock()
+        && stream.is(key)
+        && stream.open().is_none()
+        && !stream.has_begun(iteration)
+        && begins_without_events(stream, &mut open, iteration)
+    {
+        return;
+    }
+    timed(|| {
+        if begun(driver, key, known, iteration).is_none() && is_taken(iteration) {
+            pool::lose(1);
+        }
+    });
+}
+
+/// Begins what needs no events, on a stream that has nothing open; whether that was so.
+fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bool {
+    if !is_taken(iteration) {
+        // Nothing is lost: the iteration is not one of those that are timed.
+        stream.miss(iteration);
+        return true;
+    }
+    let goes_by_clock = open.goes_by_clock(iteration);
+    if goes_by_clock {
+        BY_CLOCK.fetch_add(1, Ordering::Relaxed);
+        stream.begin(open, None, iteration, clock::ticks());
+    }
+    goes_by_clock
+}
+
+/// `None` where a span should have begun and could not.
+fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u64) -> Option<()> {
+    let stream = match known {
+        Some(stream) => stream,
+        None => streams::insert(key, key.context(driver))?,
+    };
+    let Some(mut open) = stream.span.try_lock().filter(|_| stream.is(key)) else {
+        return Some(()); // another thread is beginning it
+    };
+    if stream.has_begun(iteration) {
+        return Some(());
+    }
+    if stream.open().is_some() {
+        end_locked(driver, stream, &mut open, Why::Next);
+    }
+    if begins_without_events(stream, &mut open, iteration) {
+        return Some(());
+    }
+    if driver.is_capturing(stream.handle()) {
+        return Some(());
+    }
+    let begun = give_first(driver, stream);
+    match begun {
+        Some(_) => {
+            PAIRS.fetch_add(1, Ordering::Relaxed);
+            stream.begin(&mut open, begun, iteration, clock::ticks());
+        }
+        None => stream.miss(iteration),
+    }
+    begun.map(drop)
+}
+
+/// Gives the first event of a span to its stream.
+fn give_first(driver: Driver, stream: &Stream) -> Option<(Index, Pair)> {
+    let (index, pair) = pool::of(driver, stream.context())?.take(driver, stream.context())?;
+    let handle = stream.handle();
+    if handle == 0 {
+        pool::known(stream.context())?.put_back(index);
+        return None;
+    }
+    match driver.record(pair.start, handle) {
+        Ok(()) => Some((index, pair)),
+        Err(status) => {
+            if let Some(mut pool) = pool::known(stream.context()) {
+                pool.put_back(index);
+                pool.refused(status);
+            }
+            None
+        }
+    }
+}
+
+/// Gives the span's last event to its stream; whether it covers all that was launched.
+pub fn give_last(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>) -> bool {
+    let launches = stream.settle();
+    if open.covered == launches {
+        return true;
+    }
+    // 0 where the stream has been destroyed meanwhile.
+    let handle = stream.handle();
+    if handle == 0 || !stream.is_in_reach(driver) || driver.is_capturing(handle) {
+        return false;
+    }
+    let given = driver.record(open.events.end, handle);
+    match given {
+        Ok(()) => open.covered = launches,
+        Err(status) => {
+            if let Some(mut pool) = pool::known(stream.context()) {
+                pool.refused(status);
+            }
+        }
+    }
+    given.is_ok()
+}
+
+pub fn end_span(driver: Driver, stream: &Stream, why: Why) {
+    let open = match why {
+        Why::Wait | Why::Next | Why::Iteration => stream.span.try_lock(),
+        Why::End | Why::Capture => stream.span.lock_for(Duration::from_millis(20)),
+    };
+    if let Some(mut open) = open
+        && stream.open().is_some()
+    {
+        end_locked(driver, stream, &mut open, why);
+    }
+}
+
+pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, why: Why) {
+    if open.by_clock {
+        // Its end is that of a wait for the stream alone.
+        if why != Why::Wait {
+            pool::lose(usize::from(stream.launches() > 0));
+            stream.end(open);
+        }
+        return;
+    }
+    let ending = Ending {
+        why,
+        launches: stream.launches(),
+        covered: open.covered,
+        iteration: open.iteration,
+        latest: LATEST.load(Ordering::Relaxed),
+        is_legacy: stream.is_legacy(),
+    };
+    let (is_whole, cut, lost) = match ending.fate() {
+        Fate::Stays => return,
+        Fate::Empty => (false, false, 0),
+        Fate::Whole => (true, false, 0),
+        Fate::GiveLast { cut } => {
+            let is_given = give_last(driver, stream, open);
+            (is_given, cut, usize::from(!is_given))
+        }
+        Fate::Lost => (false, false, 1),
+    };
+    // A launch by another thread in between belongs to what follows.
+    stream.end(open);
+    let Some(mut pool) = pool::known(stream.context()) else {
+        return pool::lose(1);
+    };
+    if is_whole {
+        let span = Span {
+            pair: open.pair,
+            stream: stream.number(),
+            cut,
+            iteration: open.iteration,
+            since: open.since,
+        };
+        pool.add(driver, span);
+    } else {
+        pool.put_back(open.pair);
+        pool::lose(lost);
+    }
+}
