@@ -95,9 +95,7 @@ fn a_package_has_the_library_beside_the_commands_folder() {
             "int l;",
             &["-shared", "-fPIC"],
         );
-        let command = scratch.path("bin/tllmprof");
-        fs::create_dir(scratch.path("bin")).unwrap();
-        fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
+        let command = scratch.copy_of_the_command("bin/tllmprof");
         let ended = finish(plain(&command).arg("--lib"));
         assert_eq!(
             ended.stdout,

@@ -401,10 +401,8 @@ fn an_ignored_sigpipe_and_closed_descriptors_are_inherited() {
 fn the_library_is_found_beside_the_command_and_in_lib() {
     let scratch = Scratch::new();
     let library = scratch.library();
-    let command = scratch.path("prefix/bin/tllmprof");
-    fs::create_dir_all(command.parent().unwrap()).unwrap();
+    let command = scratch.copy_of_the_command("prefix/bin/tllmprof");
     fs::create_dir_all(scratch.path("prefix/lib")).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_tllmprof"), &command).unwrap();
     let preloaded = || finish(plain(&command).args(["run", "sh", "-c", "echo $LD_PRELOAD"]));
 
     let ended = preloaded();

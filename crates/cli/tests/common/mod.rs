@@ -87,6 +87,17 @@ impl Scratch {
         self.0.path().join(name)
     }
 
+    /// A copy of the command. Another process makes it: a child that some test forks meanwhile would have a file of ours open
+    /// to write, and then it cannot be run.
+    pub fn copy_of_the_command(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let mut copy = Command::new("cp");
+        let copied = copy.arg(env!("CARGO_BIN_EXE_tllmprof")).arg(&path).status();
+        assert!(copied.unwrap().success());
+        path
+    }
+
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
