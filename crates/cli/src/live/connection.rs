@@ -42,7 +42,7 @@ impl Connection {
         Ok(Reached::Listens(Self::over(stream)))
     }
 
-    fn over(stream: UnixStream) -> Self {
+    pub(super) fn over(stream: UnixStream) -> Self {
         Self {
             reader: BufReader::new(stream),
             begun: Vec::new(),
@@ -139,6 +139,12 @@ impl Writer {
     pub fn ask(&mut self, request: &Request) -> io::Result<()> {
         self.0.write_all(request.to_line().as_bytes())
     }
+}
+
+/// Whether an error of a connection says that the process has ended.
+pub fn has_ended(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
 fn is_nobody(error: &io::Error) -> bool {

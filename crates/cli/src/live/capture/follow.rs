@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use tllmprof_control::{Event, Request, Status};
 
 use super::begin::Member;
-use super::{CLOSING, Wanted, name};
+use super::{CLOSING, Wanted, ended, name};
 use crate::live::connection::{Connection, Writer};
 use crate::output;
 use crate::progress::Progress;
@@ -212,9 +212,7 @@ impl Follow {
             Err(_) => {
                 waiting.is_over = true;
                 self.failed = true;
-                output::say(format_args!(
-                    "{pid}: the process ended before its window closed"
-                ));
+                output::say(format_args!("{}", ended(&captured.status)));
             }
         }
     }

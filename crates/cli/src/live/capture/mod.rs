@@ -219,10 +219,10 @@ pub fn take(
     interrupts: &AtomicUsize,
     windows: &mut Windows,
 ) -> Result<(Vec<Read>, bool)> {
-    let members = begin::begin(processes, wanted)?;
-    let (captured, failed) = follow::follow(members, wanted, interrupts)?;
+    let begun = begin::begin(processes, wanted)?;
+    let (captured, failed) = follow::follow(begun.members, wanted, interrupts)?;
     let read = read::read(&captured, wanted, windows)?;
-    Ok((read, !failed))
+    Ok((read, !(begun.failed || failed)))
 }
 
 /// Waits until then; whether the user still wants to.
@@ -291,6 +291,12 @@ fn name(status: &Status) -> String {
         Some(rank) => format!("{} (rank {rank})", status.pid),
         None => status.pid.to_string(),
     }
+}
+
+/// What becomes of a window whose process ends.
+fn ended(status: &Status) -> String {
+    let name = name(status);
+    format!("{name}: the process ended before its window closed")
 }
 
 #[cfg(test)]
