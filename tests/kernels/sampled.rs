@@ -62,7 +62,10 @@ fn so_many_steps_are_taken_once_in_each_second_and_the_program_gets_the_same_res
     }
     let firsts: BTreeSet<_> = windows.iter().map(|window| window.0 as u32).collect();
     assert_eq!(sampled(&ran), firsts);
-    assert_eq!(ran.finalized(), vec![(0, 0); windows.len()]);
+    // The program may end before CUPTI has left behind the last one.
+    let left = ran.finalized();
+    assert!(windows.len() - left.len() <= 1, "{left:?}");
+    assert!(left.iter().all(|end| *end == (0, 0)), "{left:?}");
     assert!(ran.said("kernels are sampled: 3 iterations each 1s"));
 
     let text = Report::new(vec![ran.process()]).text();
