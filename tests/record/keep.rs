@@ -87,7 +87,8 @@ fn assert_the_latest_are_whole(record: &Read) -> RangeInclusive<u64> {
 #[test]
 fn the_latest_windows_stay_and_the_disk_is_bounded() {
     for threads in ["1", "4"] {
-        let calls = 90_000 / threads.parse::<u64>().unwrap();
+        let count: u64 = threads.parse().unwrap();
+        let calls = 90_000 / count;
         let counts = kept();
         let child = counts
             .command(
@@ -104,10 +105,13 @@ fn the_latest_windows_stay_and_the_disk_is_bounded() {
         assert_eq!(*kept.end(), 59);
         assert!(kept.clone().count() >= 4, "{kept:?}");
         assert_eq!(record.windows().len(), kept.clone().count());
+        // A launch that another thread is in as a window opens or closes is recorded if it returns while one is open.
         let launches = record.calls(CallKind::GraphLaunch).len() as u64;
+        let windows = kept.clone().count() as u64;
+        let difference = launches.abs_diff(windows * STEPS);
         assert!(
-            launches >= kept.clone().count() as u64 * STEPS,
-            "{launches}"
+            difference <= windows * (count - 1),
+            "{launches} in {windows} windows"
         );
         // What was written before all windows is there.
         assert_eq!(record.info(Info::Rule), ["cudaGraphLaunch"]);
