@@ -123,6 +123,24 @@ impl Iteration {
         self.used.map_or(0, |used| used.delayed.min(self.duration))
     }
 
+    /// How much of that was beside waits for the GPU, the GIL and requests: what its code did not run, where what it ran
+    /// in waits is known; else no less than in equal parts of all.
+    pub fn delayed_in_code(&self) -> u64 {
+        let waits = self.wait.saturating_add(self.gil_wait);
+        let waits = waits.saturating_add(self.idle).min(self.duration);
+        let code = self.duration - waits;
+        self.used.map_or(0, |used| {
+            let spun = self.wait.saturating_sub(used.asleep_in(self.wait));
+            let ran = used.ran.saturating_sub(spun);
+            let off = code.saturating_sub(ran.saturating_add(self.blocked()));
+            let equal = match used.waits {
+                0 => part(self.delayed(), code, self.duration),
+                _ => 0,
+            };
+            self.delayed().min(off.max(equal))
+        })
+    }
+
     /// When it ended.
     pub const fn end(&self) -> u64 {
         self.start.saturating_add(self.duration)
@@ -132,5 +150,50 @@ impl Iteration {
     #[must_use]
     pub const fn qualifies(&self) -> bool {
         self.unqualified.is_none()
+    }
+}
+
+/// So much of `time` as `part` is of `whole`.
+pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
+    match whole {
+        0 => 0,
+        _ => (time as u128 * part as u128 / whole as u128) as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_for_a_processor_is_divided_by_what_the_code_ran() {
+        // 10 ms of code and as much of waiting for the GPU.
+        let in_code = |ran, delayed, ran_in_waits, waits| {
+            let used = Used {
+                ran,
+                delayed,
+                ran_in_waits,
+                waits,
+                ..Used::default()
+            };
+            let iteration = Iteration {
+                duration: 20_000,
+                wait: 10_000,
+                used: Some(used),
+                ..Iteration::default()
+            };
+            (iteration.delayed_in_code(), iteration.blocked())
+        };
+        // The wait sleeps: what the code did not run it waited for, and what is left of that came at the end of the sleep.
+        assert_eq!(in_code(4_000, 6_000, 0, 1_000), (6_000, 0));
+        assert_eq!(in_code(4_000, 9_000, 0, 1_000), (6_000, 0));
+        // It spins, and was without a processor for as long as the code was.
+        assert_eq!(in_code(10_000, 10_000, 500, 1_000), (5_000, 0));
+        assert_eq!(in_code(20_000, 0, 1_000, 1_000), (0, 0));
+        // A sleep in the code is no wait for a processor.
+        assert_eq!(in_code(4_000, 1_000, 0, 1_000), (1_000, 5_000));
+        // Whether the wait sleeps is not known: as much as all, and no less than the code did not run.
+        assert_eq!(in_code(10_000, 10_000, 0, 0), (5_000, 0));
+        assert_eq!(in_code(2_000, 8_000, 0, 0), (8_000, 0));
     }
 }

@@ -11,7 +11,7 @@ use super::keys::{Named, Spent};
 use super::split::split;
 use super::{Ledger, LedgerKind, LedgerRow, rows};
 use crate::busy::Did;
-use crate::iteration::Iteration;
+use crate::iteration::{Iteration, part};
 use crate::kernels::work_name;
 use crate::spans::{Span, Spans};
 use crate::stacks::Place;
@@ -108,7 +108,7 @@ impl Groups {
                 took: one.duration,
                 at_work: gpu.unwrap_or(0),
                 launches: u64::from(one.launches),
-                delayed: one.delayed(),
+                delayed: one.delayed_in_code(),
                 blocked: one.blocked(),
             });
             found.placed.push(Placed {
@@ -324,7 +324,7 @@ impl GroupSum {
     }
 }
 
-/// Takes out of the time of some iterations how long their thread had no processor, in equal parts of all but waits; and
+/// Takes out of the time of some iterations how long their thread had no processor in code, in equal parts of that; and
 /// how long it was asleep or blocked, of each code as much as all other code leaves of that.
 fn off_processor(
     mut spent: Vec<(Spent, Times)>,
@@ -332,10 +332,15 @@ fn off_processor(
     blocked: u64,
     named: Named<'_>,
 ) -> Vec<(Spent, Times)> {
-    let all: u64 = spent.iter().map(|(_, times)| times.all).sum();
     let mut found = Vec::new();
     let mut waited = Times::default();
-    for (_, times) in spent.iter_mut().filter(|(spent, _)| !named.waits(*spent)) {
+    let mut work: Vec<_> = spent
+        .iter_mut()
+        .filter(|(spent, _)| !named.waits(*spent))
+        .map(|(_, times)| times)
+        .collect();
+    let all: u64 = work.iter().map(|times| times.all).sum();
+    for times in &mut work {
         waited = waited.and(times.split(part(times.all, delayed.min(all), all)));
     }
     found.push((Spent::Delayed, waited));
@@ -354,14 +359,6 @@ fn off_processor(
     spent.extend(found);
     spent.retain(|(_, times)| times.all > 0);
     spent
-}
-
-/// So much of `time` as `part` is of `whole`.
-const fn part(time: u64, part: u64, whole: u64) -> u64 {
-    match whole {
-        0 => 0,
-        _ => (time as u128 * part as u128 / whole as u128) as u64,
-    }
 }
 
 impl Times {
@@ -454,7 +451,7 @@ mod tests {
             (after, times(90, 90)),
             (Spent::Delayed, times(50, 30)),
         ];
-        assert_eq!(off(100, 0), delayed);
+        assert_eq!(off(50, 0), delayed);
         // The short code may be what blocked.
         assert_eq!(off(0, 90), rows());
         let blocked = [
