@@ -16,6 +16,8 @@ pub struct Data<'a> {
     processes: Vec<ProcessFigures<'a>>,
     /// More figures of the report's skew; `null` where it has none.
     skew: Option<SkewFigures>,
+    /// Of which iterations the shares of processes side by side are, if not of all.
+    of_which: Vec<&'static str>,
 }
 
 /// Figures of a process.
@@ -23,6 +25,8 @@ pub struct Data<'a> {
 struct ProcessFigures<'a> {
     /// What distinguishes it from the others.
     name: &'a str,
+    /// What the GPU's time is called by where it was measured, and of how many iterations it is; `null`: there are none.
+    gpu_name: Option<String>,
     /// How many iterations are in no figure, and why; `null`: all are in all.
     uncounted: Option<String>,
     /// How much of the time the recorder took; `null`: there are no iterations.
@@ -117,6 +121,7 @@ impl<'a> Data<'a> {
                 .map(|(process, name)| ProcessFigures::of(process, name, ranks))
                 .collect(),
             skew: report.skew.as_ref().and_then(SkewFigures::of),
+            of_which: report.of_which(),
         }
     }
 }
@@ -133,6 +138,7 @@ impl<'a> ProcessFigures<'a> {
         let gpus = expert_gpus(&process.facts.command, ranks);
         Self {
             name,
+            gpu_name: process.sum.map(|sum| sum.gpu_name()),
             uncounted: process.uncounted(),
             own_share: process.own_share(),
             calls: all(&process.calls),

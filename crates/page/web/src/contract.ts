@@ -9,6 +9,8 @@ export interface Data {
     processes: ProcessFigures[];
     /** More figures of the report's skew; `null` where it has none. */
     skew: SkewFigures | null;
+    /** Of which iterations the shares of processes side by side are, if not of all. */
+    of_which: string[];
 }
 
 /** What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`. */
@@ -25,6 +27,8 @@ export interface Report {
 export interface ProcessFigures {
     /** What distinguishes it from the others. */
     name: string;
+    /** What the GPU's time is called by where it was measured, and of how many iterations it is; `null`: there are none. */
+    gpu_name: string | null;
     /** How many iterations are in no figure, and why; `null`: all are in all. */
     uncounted: string | null;
     /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
@@ -252,7 +256,7 @@ export interface Window {
     iterations: Iteration[];
 }
 
-/** Iterations, one after the other. Shares are of the sum of their durations. */
+/** Iterations, one after the other. */
 export interface Sum {
     /** How many there are. Unit: iterations. */
     iterations: number;
@@ -262,13 +266,15 @@ export interface Sum {
     wall_ns: number;
     /** How long they took, without waiting for requests. */
     time: Quantiles;
+    /** Of how many iterations `idle`, `wait` and `wait_share` are: those without kernels, where there are such, as recording kernels makes iterations longer. Unit: iterations. */
+    host_iterations: number;
     /** How long their threads waited for requests. */
     idle: Quantiles;
     /** How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured. */
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
     gpu_from: GpuFrom;
-    /** In how many iterations it was measured. */
+    /** Of how many iterations `gpu` and `gpu_share` are. Unit: iterations. */
     gpu_iterations: number;
     /** How much of the time of those iterations the GPU was busy; `null`: not measured. Unit: part of 1. */
     gpu_share: number | null;
@@ -278,11 +284,11 @@ export interface Sum {
     without_kernels: Quantiles | null;
     /** How long the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** How much of the time that is, of the iterations that `host` of the ledger is of. Unit: part of 1. */
+    /** How much of the time of these iterations that is. Unit: part of 1. */
     wait_share: number;
-    /** How much of the time of all iterations their threads waited for the GIL. Unit: part of 1. */
+    /** How much of the time of all iterations, without waiting for requests, their threads waited for the GIL. Unit: part of 1. */
     gil_wait_share: number;
-    /** How much of the time of all iterations Python's garbage collections took, on all threads. Unit: part of 1. */
+    /** How much of the same time Python's garbage collections took, on all threads. Unit: part of 1. */
     gc_share: number;
     /** Launches of kernels and graphs, on all threads. Unit: launches per iteration. */
     launches: number;
@@ -338,8 +344,14 @@ export interface Outside {
 
 /** Where the time of iterations goes. The shares of each list add up to 1. */
 export interface Ledger {
+    /** How many iterations qualify. Unit: iterations. */
+    iterations: number;
+    /** Of how many of them `host` is. Unit: iterations. */
+    host_iterations: number;
     /** The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts for the inner one alone. */
     host: LedgerRow[];
+    /** Of how many of them `gpu` is. Unit: iterations. */
+    gpu_iterations: number;
     /** The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured. `from first work to last`: CUDA events measured it, and gaps between kernels are in it. Time in which it had nothing to do is by what the thread of the iteration did meanwhile. */
     gpu: LedgerRow[];
     /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */

@@ -3,7 +3,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
 import { histogram, iterationChart, rankChart } from "./charts";
-import { Data, Process } from "./contract";
+import { Data, Process, ProcessFigures } from "./contract";
 import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { button, card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
@@ -56,15 +56,19 @@ function layout() {
     document.body.append(head(), main);
 }
 
-function quantiles(process: Process): HTMLElement {
+/** How long iterations take and what in them, and of how many iterations each row is. */
+function quantiles(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     if (!inside) return el("div");
     // Taking kernels stretches iterations.
-    const { with_kernels, without_kernels } = inside;
+    const { with_kernels, without_kernels, iterations, host_iterations: host } = inside;
     const stretched = with_kernels && without_kernels;
+    const of = (some: number) => (some < iterations ? ` (${some})` : "");
     const sets = [
-        ["iteration", inside.time], ["with kernels", stretched && with_kernels], ["without", stretched && without_kernels],
-        ["GPU time", inside.gpu], ["GPU waits", inside.wait.max_ns > 0 ? inside.wait : null],
+        [`iteration (${iterations})`, inside.time],
+        [`with kernels (${iterations - host})`, stretched && with_kernels], [`without (${host})`, stretched && without_kernels],
+        [figures.gpu_name ?? "GPU time", inside.gpu], [`waits for the GPU${of(host)}`, inside.wait.max_ns > 0 ? inside.wait : null],
+        [`waits for requests${of(host)}`, inside.idle.max_ns > 0 ? inside.idle : null],
     ] as const;
     return el("table", { class: "small" }, el("thead", {}, el("tr", {}, el("td"), ...["p50", "p90", "p99", "max"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, ...sets.flatMap(([name, of]) => of ? [el("tr", {}, el("th", { scope: "row" }, name),
@@ -89,7 +93,7 @@ async function show(place: number) {
     if (choose) choose.value = String(place);
     parts.verdict.replaceChildren(verdict(process, figures));
     parts.ledger.replaceChildren(ledger(process));
-    document.getElementById("quantiles")?.replaceChildren(quantiles(process));
+    document.getElementById("quantiles")?.replaceChildren(quantiles(process, figures));
     parts.distribution.replaceChildren();
     times(place);
     histogram(parts.distribution, process, iterations);

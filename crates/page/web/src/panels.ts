@@ -58,14 +58,16 @@ export function ledger(process: Process): HTMLElement {
         ])));
 }
 
-function bars({ inside, kernel_window }: Process, { host, gpu, stretched }: Ledger): HTMLElement[] {
-    const longer = "recording kernels made these iterations longer";
-    const without = kernel_window && kernel_window.iterations > 0 ? "in iterations without kernels" : "";
-    const measured = inside && inside.gpu_iterations < inside.iterations
-        ? `measured in ${count(inside.gpu_iterations)} of ${count(inside.iterations)} iterations` : "";
+/** The bars of a ledger, with how many iterations each is of. */
+function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
+    const of = (some: number) => (some < ledger.iterations ? `${count(some)} of ${count(ledger.iterations)} iterations` : "");
+    const longer = "recording kernels made them longer";
+    const said = (...parts: string[]) => parts.filter(Boolean).join("; ");
+    const host = of(ledger.host_iterations) && `${of(ledger.host_iterations)}, those without kernels`;
+    const gpu = of(ledger.gpu_iterations) && `measured in ${of(ledger.gpu_iterations)}`;
     return [
-        ...bar("Host", "host", host, stretched ? longer : without),
-        ...bar("GPU", "gpu", gpu, inside?.gpu_from === "events" ? measured : longer),
+        ...bar("Host", "host", ledger.host, said(host, ledger.stretched ? longer : "")),
+        ...bar("GPU", "gpu", ledger.gpu, said(gpu, inside?.gpu_from === "events" ? "" : longer)),
     ];
 }
 
@@ -217,20 +219,21 @@ export function tables(process: Process, figures: ProcessFigures): HTMLElement[]
 }
 
 /** Processes side by side. */
-export function rankTable({ report, processes }: Data, current: number, pick: (place: number) => void): HTMLElement {
+export function rankTable({ report, processes, of_which }: Data, current: number, pick: (place: number) => void): HTMLElement {
     const { skew } = report;
     const rows = report.processes.map((process, place): Cell[] => {
         const { inside } = process;
         const name = button(processes[place].name, `Show ${processes[place].name}`, () => pick(place));
         name.prepend(el("i", { style: `background: var(--${rankColour(place)})` }));
         if (place === current) name.setAttribute("aria-current", "true");
-        if (!inside) return [name, process.host, "", "", "", "", "", ""];
+        if (!inside) return [name, process.host, "", "", "", "", "", "", "", ""];
         return [
-            name, process.host, inside.per_second === null ? "" : rate(inside.per_second), time(inside.time.p50_ns), time(inside.time.max_ns),
-            inside.gpu_share === null ? "" : share(inside.gpu_share), share(inside.wait_share), skew ? count(skew.slowest[place]) : "",
+            name, process.host, count(inside.iterations), inside.per_second === null ? "" : rate(inside.per_second), time(inside.time.p50_ns), time(inside.time.max_ns),
+            inside.gpu_share === null ? "" : share(inside.gpu_share), count(inside.gpu_iterations), share(inside.wait_share), skew ? count(skew.slowest[place]) : "",
         ];
     });
-    return table(["process", "host", "per s", "p50", "max", "GPU", "waits", "slowest"], rows, 2);
+    const made = table(["process", "host", "iters", "per s", "p50", "max", "GPU", "timed", "waits", "slowest"], rows, 2);
+    return el("div", {}, made, ...of_which.map((line) => el("p", { class: "caption" }, line)));
 }
 
 /** Who is the slowest, how often, and by how much. */

@@ -238,10 +238,17 @@ await open("one", {}, async (page) => {
     assert.ok(lines.some((line) => line.endsWith(`, ${inside.per_second.toFixed(0)} a second`)));
     assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(0));
     const times = await page.$$eval("#quantiles tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
-    for (const [in_page, in_text, of] of [["iteration", "iteration ", inside.time], ["GPU time", "GPU time", inside.gpu], ["GPU waits", "waits for", inside.wait]]) {
-        const [, ...cells] = times.find(([name]) => name === in_page);
-        assert.deepEqual(line(lines, in_text).slice(1, 5), cells);
-        ["p50", "p90", "p99", "max"].forEach((quantile, at) => isTime(cells[at], of[`${quantile}_ns`]));
+    // Text and page say alike of how many iterations each row is.
+    const of = (some) => (some < inside.iterations ? ` (${some})` : "");
+    for (const [name, of_name] of [
+        [`iteration (${inside.iterations})`, inside.time], [`GPU time${of(inside.gpu_iterations)}`, inside.gpu],
+        [`waits for the GPU${of(inside.host_iterations)}`, inside.wait],
+    ]) {
+        const [, ...cells] = times.find(([other]) => other === name) ?? [];
+        const [in_text, ...said] = line(lines, name);
+        assert.equal(in_text, name);
+        assert.deepEqual(said.slice(0, 4), cells);
+        ["p50", "p90", "p99", "max"].forEach((quantile, at) => isTime(cells[at], of_name[`${quantile}_ns`]));
     }
 
     // Where the time goes.
@@ -310,9 +317,18 @@ await open("ranks", {}, async (page) => {
     const rows = await page.$$eval(".ranks tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     rows.forEach(([name, host, ...cells], rank) => {
         assert.equal(name, `rank ${rank}`);
-        // After the process's ID and its number of iterations.
-        assert.deepEqual(line(lines, `${rank} ${host} `).slice(3), cells);
+        // After the process's ID.
+        const said = lines.find((line) => line.trimStart().startsWith(`${rank} ${host} `)).trim().split(/ +/);
+        assert.equal(said.slice(3).join(" "), cells.join(" "));
+        const { inside, ledger } = report("ranks").processes[rank];
+        assert.deepEqual([cells[0], cells[5]], [inside.iterations, inside.gpu_iterations].map(String));
+        assert.deepEqual([ledger.iterations, ledger.gpu_iterations], [inside.iterations, inside.gpu_iterations]);
     });
+    // Of which iterations the shares are.
+    const captions = await page.$$eval(".ranks .caption", (all) => all.map((one) => one.textContent));
+    const under = captions.filter((caption) => /^(GPU|waits): /.test(caption));
+    assert.equal(under.length, 2, captions.join());
+    for (const caption of under) assert.ok(lines.includes(caption), caption);
 });
 
 /** How well one colour is read on another (WCAG's contrast ratio). */

@@ -4,6 +4,7 @@ use tllmprof_record::Metric;
 
 use crate::facts::CallRow;
 use crate::iteration::Iteration;
+use crate::ledger::LedgerKind;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::LARGE;
@@ -123,9 +124,14 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// What the host's waits take of the time.
+    /// What the host's waits take of the time without waiting for requests, as the ledger has it.
     pub fn waits(&self) -> f64 {
-        self.share(self.sum.wait_total)
+        let ledger = &self.process.ledger;
+        let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
+        match worked > 0.0 {
+            true => (ledger.host_share(LedgerKind::Wait) / worked).min(1.0),
+            false => 0.0,
+        }
     }
 
     /// What is lost in iterations to something that takes `part` of each, and how much of what the slow ones

@@ -258,7 +258,7 @@ struct JsonIteration {
     cut: bool,
 }
 
-/// Iterations, one after the other. Shares are of the sum of their durations.
+/// Iterations, one after the other.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Sum")]
 struct JsonSum {
@@ -272,13 +272,18 @@ struct JsonSum {
     wall_ns: u64,
     /// How long they took, without waiting for requests.
     time: Quantiles,
+    /// Of how many iterations `idle`, `wait` and `wait_share` are: those without kernels, where there are such, as recording
+    /// kernels makes iterations longer.
+    #[schemars(extend("unit" = "iterations"))]
+    host_iterations: u64,
     /// How long their threads waited for requests.
     idle: Quantiles,
     /// How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured.
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
     gpu_from: GpuFrom,
-    /// In how many iterations it was measured.
+    /// Of how many iterations `gpu` and `gpu_share` are.
+    #[schemars(extend("unit" = "iterations"))]
     gpu_iterations: u64,
     /// How much of the time of those iterations the GPU was busy; `null`: not measured.
     #[schemars(extend("unit" = "part of 1"))]
@@ -289,13 +294,13 @@ struct JsonSum {
     without_kernels: Option<Quantiles>,
     /// How long the iteration's thread waited for the GPU in CUDA calls.
     wait: Quantiles,
-    /// How much of the time that is, of the iterations that `host` of the ledger is of.
+    /// How much of the time of these iterations that is.
     #[schemars(extend("unit" = "part of 1"))]
     wait_share: f64,
-    /// How much of the time of all iterations their threads waited for the GIL.
+    /// How much of the time of all iterations, without waiting for requests, their threads waited for the GIL.
     #[schemars(extend("unit" = "part of 1"))]
     gil_wait_share: f64,
-    /// How much of the time of all iterations Python's garbage collections took, on all threads.
+    /// How much of the same time Python's garbage collections took, on all threads.
     #[schemars(extend("unit" = "part of 1"))]
     gc_share: f64,
     /// Launches of kernels and graphs, on all threads.
@@ -559,6 +564,7 @@ impl JsonSum {
             per_second: sum.rate(),
             wall_ns: sum.wall,
             time: sum.time,
+            host_iterations: sum.host_iterations,
             idle: sum.idle,
             gpu: sum.gpu,
             gpu_from: sum.gpu_from,
