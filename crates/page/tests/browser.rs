@@ -1,7 +1,7 @@
 //! The page in a browser (`web/test/page.mjs`), and its bundle held against its sources.
 
 mod common;
-#[path = "common/engine.rs"]
+#[path = "common/engine/mod.rs"]
 mod engine;
 
 use std::process::Command;

@@ -138,7 +138,7 @@ function times(place: number) {
     parts.batches.replaceChildren(...(batched ? [card("Batches", "time against tokens, and how long iterations of each phase and size take",
         el("div", { class: "batches" }, el("div", {}, points, legend(place, true)), batched))] : []));
     if (batched) scatter(points, process, iterations, pick);
-    parts.key.replaceChildren(of_phase ? legend(place, false) : causes(process));
+    parts.key.replaceChildren(of_phase ? legend(place, false) : causes(process, data.processes[place]));
     const way = (name: string, title: string, is_phase: boolean) => {
         const made = button(name, title, () => {
             by_phase = is_phase;
@@ -164,11 +164,12 @@ function again(place: number, card: Element | null, name: string) {
 }
 
 /** What the colours of causes mean. */
-function causes(process: Process): HTMLElement {
+function causes(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
+    const gpu = `${figures.gpu_name ?? "GPU time"}${inside && inside.gpu_iterations < inside.iterations ? "; no line: not taken" : ""}`;
     const there: [string, string, unknown][] = [
         ["host", "rest of the iteration", true], ["idle", "waiting for requests", inside && inside.idle.max_ns > 0], ["gc", "GC", process.gc.length], ["gil-wait", "GIL wait", process.gil_wait.count],
-        ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", "GPU time", inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],
+        ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", gpu, inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],
     ];
     return el("ul", { class: "legend" }, ...there.flatMap(([colour, name, is]) =>
         is ? [el("li", {}, el("i", { style: `background: var(--${colour})` }), name)] : []));
