@@ -482,6 +482,41 @@ const pixelOf = (page, chart, x, y) => page.$eval(chart, (chart, [x, y]) => {
     return data[3] > 0 ? [...data.slice(0, 3)] : null;
 }, [x, y]);
 
+// Where GPU times were taken in some iterations alone the others have no line, and one between them is a point.
+for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
+    await open("gaps", { colorScheme, viewport: { width, height: 900 } }, async (page) => {
+        const [process] = report("gaps").processes;
+        const all = process.windows[0].iterations;
+        const timed = all.filter((one) => one.gpu_ns !== null).map((one) => one.n);
+        assert.deepEqual(timed, [100, 101, 102, 103, 104, 105, 106, 107, 116]);
+        const chart = "[data-iterations]";
+        const colour = await css(page, "gpu-line");
+        const drawn = (n) => page.$eval(chart, (chart, [part, colour]) => {
+            const canvas = chart.querySelector("canvas");
+            const over = chart.querySelector(".u-over");
+            const [left, wide] = [over.offsetLeft + part * over.clientWidth - 2, 4].map((x) => Math.round(x * devicePixelRatio));
+            const copy = new OffscreenCanvas(wide, canvas.height).getContext("2d", { willReadFrequently: true });
+            copy.drawImage(canvas, -left, 0);
+            const { data } = copy.getImageData(0, 0, wide, canvas.height);
+            for (let at = 0; at < data.length; at += 4) if (colour.every((one, rgb) => data[at + rgb] === one)) return true;
+            return false;
+        }, [(n - 100 + 0.5) / 17, colour]);
+        for (const { n } of all) assert.equal(await drawn(n), timed.includes(n), `iteration ${n}`);
+        const legends = (await page.$$eval(".legend li", (all) => all.map((one) => one.textContent)));
+        for (const said of ["GPU time (9); no line: not taken", "measured in 9 of 17 iterations"]) assert.ok(legends.includes(said), legends.join());
+        const { width: across } = await page.locator(`${chart} .u-over`).boundingBox();
+        for (const [n, says] of [[104, /GPU time \d/], [111, /GPU time not taken/]]) {
+            await page.locator(`${chart} .u-over`).hover({ position: { x: ((n - 100 + 0.5) / 17) * across, y: 60 } });
+            assert.match(await page.textContent(`${chart} .tip`), says);
+            await page.locator(`${chart} .u-over`).click({ position: { x: ((n - 100 + 0.5) / 17) * across, y: 60 } });
+            assert.match(await page.textContent(".timeline"), says);
+        }
+        // Text and page say it alike.
+        const rows = await page.$$eval("#quantiles th", (all) => all.map((one) => one.textContent));
+        assert.ok(rows.includes("GPU time (9)") && line(text("gaps"), "GPU time (9)"));
+    });
+}
+
 // What is in batches: phases have colours that differ from the page's, and figures leave idle ones out.
 const PHASE_COLOURS = ["prefill", "decode", "mixed", "idle"].map((phase) => `phase-${phase}`);
 for (const colorScheme of ["light", "dark"]) {
