@@ -21,9 +21,14 @@ pub struct KernelChange {
     pub change: Option<Change>,
 }
 
+/// In how many iterations kernels were taken.
+pub fn steps(process: &Process) -> u64 {
+    process.kernel_window.map_or(0, |sum| sum.iterations)
+}
+
 /// The kernels that differ most, by what they take in an iteration.
 pub fn changes(processes: [&Process; 2]) -> Vec<KernelChange> {
-    let steps = processes.map(|process| process.kernel_window.map_or(0, |sum| sum.iterations));
+    let steps = processes.map(steps);
     if steps.contains(&0) {
         return Vec::new();
     }
