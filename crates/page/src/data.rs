@@ -66,11 +66,11 @@ struct Each {
 /// Figures of the kernels of one name.
 #[derive(Debug, Serialize, JsonSchema)]
 struct KernelFigures {
-    /// How much of the time of all kernels they take.
+    /// How much of the time of all kernels they take; `null`: the driver did not say.
     #[schemars(extend("unit" = "part of 1"))]
-    share: f64,
-    /// How long each takes in the mean.
-    mean_ns: u64,
+    share: Option<f64>,
+    /// How long each takes in the mean; `null` likewise.
+    mean_ns: Option<u64>,
 }
 
 /// Figures of learned routers.
@@ -101,8 +101,8 @@ struct SkewFigures {
     /// How many iterations several processes have.
     #[schemars(extend("unit" = "iterations"))]
     iterations: usize,
-    /// The place of the process that was the slowest most often.
-    most_often: usize,
+    /// The place of the process that was the slowest most often; `null`: none ever was.
+    most_often: Option<usize>,
 }
 
 /// The JSON schema of a page's data.
@@ -120,7 +120,7 @@ impl<'a> Data<'a> {
             processes: named
                 .map(|(process, name)| ProcessFigures::of(process, name, ranks))
                 .collect(),
-            skew: report.skew.as_ref().and_then(SkewFigures::of),
+            skew: report.skew.as_ref().map(SkewFigures::of),
             of_which: report.of_which(),
         }
     }
@@ -151,8 +151,8 @@ impl<'a> ProcessFigures<'a> {
                 .kernels
                 .iter()
                 .map(|kernel| KernelFigures {
-                    share: process.kernel_share(kernel),
-                    mean_ns: kernel.mean(),
+                    share: (kernel.total > 0).then(|| process.kernel_share(kernel)),
+                    mean_ns: (kernel.total > 0).then(|| kernel.mean()),
                 })
                 .collect(),
             copies: process.copies.iter().map(|copy| copy.rate()).collect(),
@@ -180,11 +180,10 @@ impl RoutingFigures {
 }
 
 impl SkewFigures {
-    fn of(skew: &Skew) -> Option<Self> {
-        let (most_often, _) = skew.most_often()?;
-        Some(Self {
+    fn of(skew: &Skew) -> Self {
+        Self {
             iterations: skew.iterations.len(),
-            most_often,
-        })
+            most_often: skew.most_often().map(|(place, _)| place),
+        }
     }
 }

@@ -316,6 +316,9 @@ impl Process {
         let took = spent.worked(&groups.hosts(None));
         let rate = facts.stacks_rate;
         let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
+        // What takes no longer than others like it, nor than most, is not slow.
+        let median = sum.map_or(0, |sum| sum.time.p50);
+        slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
         slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);

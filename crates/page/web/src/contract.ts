@@ -57,8 +57,8 @@ export interface ProcessFigures {
 export interface SkewFigures {
     /** How many iterations several processes have. Unit: iterations. */
     iterations: number;
-    /** The place of the process that was the slowest most often. */
-    most_often: number;
+    /** The place of the process that was the slowest most often; `null`: none ever was. */
+    most_often: number | null;
 }
 
 /** A process: what its record says. What is not known is empty or `null`. */
@@ -181,7 +181,9 @@ export interface Process {
 export interface Skew {
     /** How much longer the slowest process took than the fastest, over these iterations. */
     spread: Quantiles;
-    /** For each of `processes`: in how many of these iterations it was the slowest. Unit: iterations. */
+    /** For each of `processes`: in how many of these iterations it is. Unit: iterations. */
+    common: number[];
+    /** For each of `processes`: in how many of these iterations it took longer than all others. Unit: iterations. */
     slowest: number[];
     /** These iterations, in the order of their numbers. */
     iterations: SkewStep[];
@@ -213,10 +215,10 @@ export interface Each {
 
 /** Figures of the kernels of one name. */
 export interface KernelFigures {
-    /** How much of the time of all kernels they take. Unit: part of 1. */
-    share: number;
-    /** How long each takes in the mean. Unit: ns. */
-    mean_ns: number;
+    /** How much of the time of all kernels they take; `null`: the driver did not say. Unit: part of 1. */
+    share: number | null;
+    /** How long each takes in the mean; `null` likewise. Unit: ns. */
+    mean_ns: number | null;
 }
 
 /** Figures of learned routers. */
@@ -432,12 +434,12 @@ export interface Kernel {
     short_name: string;
     /** How many ran. Unit: kernels. */
     count: number;
-    /** How long they took in all. Unit: ns. */
-    total_ns: number;
-    /** How long the longest took. Unit: ns. */
-    max_ns: number;
-    /** How long the shortest took. Unit: ns. */
-    min_ns: number;
+    /** How long they took in all; `null`: the driver did not say. Unit: ns. */
+    total_ns: number | null;
+    /** How long the longest took; `null` likewise. Unit: ns. */
+    max_ns: number | null;
+    /** How long the shortest took; `null` likewise. Unit: ns. */
+    min_ns: number | null;
 }
 
 /** The copies of one kind, or all memory sets. */
@@ -446,8 +448,8 @@ export interface Copy {
     kind: string;
     /** How many there were. Unit: copies. */
     count: number;
-    /** How long they took in all. Unit: ns. */
-    total_ns: number;
+    /** How long they took in all; `null`: the driver did not say. Unit: ns. */
+    total_ns: number | null;
     /** How much they moved or set in all. Unit: bytes. */
     bytes: number;
 }
@@ -458,10 +460,10 @@ export interface KernelWindow {
     iterations: number;
     /** How long they took in all. Unit: ns. */
     wall_ns: number;
-    /** How long at least one kernel or copy ran in them, of the device where that is longest. Unit: ns. */
-    busy_ns: number;
-    /** How long that device did nothing between two kernels or copies of one iteration. Unit: ns. */
-    gaps_ns: number;
+    /** How long at least one kernel or copy ran in them, of the device where that is longest; `null`: the driver did not say when kernels ran. Unit: ns. */
+    busy_ns: number | null;
+    /** How long that device did nothing between two kernels or copies of one iteration; `null` likewise. Unit: ns. */
+    gaps_ns: number | null;
     /** Kernels that began in them. Unit: kernels. */
     kernels: number;
     /** Kernels and copies that are missing. */

@@ -141,7 +141,7 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
 export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
-    if (process.slowest.length < 2) return null;
+    if (!process.slowest.length) return null;
     const rows = process.slowest.map((slow): Cell[] => {
         const said = slow.causes.map(({ cause, held_by, detail, more_ns }) => cause === "unexplained" ? `${cause} ${change(more_ns)}` :
             `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`);
@@ -152,6 +152,9 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
     });
     return card("Slowest iterations", "and what took longer in them than in the mean one", table(["iteration", "cause", "took"], rows, 2));
 }
+
+/** A figure, if it is known. */
+const known = (say: (value: number) => string, value: number | null) => (value === null ? "–" : say(value));
 
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
     const { kernels: list, kernel_window: inside } = process;
@@ -164,8 +167,8 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
         ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels${inside.samples ? ` (${inside.samples.text})` : ""}`
         : "of kernel windows";
     return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [
-        mono(kernel.short_name, kernel.name), share(figures.kernels[at].share), time(kernel.total_ns), count(kernel.count),
-        time(figures.kernels[at].mean_ns), time(kernel.max_ns),
+        mono(kernel.short_name, kernel.name), known(share, figures.kernels[at].share), known(time, kernel.total_ns), count(kernel.count),
+        known(time, figures.kernels[at].mean_ns), known(time, kernel.max_ns),
     ]));
 }
 
@@ -207,7 +210,7 @@ export function tables(process: Process, figures: ProcessFigures): HTMLElement[]
         named("CUDA calls", "on all threads, inside windows", "call", process.calls, figures.calls),
         copies.length ? longTable("Copies", "by the GPU", ["kind", "count", "bytes", "rate", "total"], copies.map((copy, at) => [
             copy.kind, count(copy.count), bytes(copy.bytes),
-            ((rate) => (rate === null ? "–" : `${bytes(rate)}/s`))(figures.copies[at]), time(copy.total_ns),
+            ((rate) => (rate === null ? "–" : `${bytes(rate)}/s`))(figures.copies[at]), known(time, copy.total_ns),
         ])) : null,
         metrics.length ? longTable("GPU metrics", "inside windows", ["metric", "mean", "max", "samples"], metrics.map((metric) => [
             `GPU ${metric.device} ${metric.metric}`, quantity(metric.mean, metric.unit), quantity(metric.max, metric.unit), count(metric.samples),
@@ -229,7 +232,7 @@ export function rankTable({ report, processes, of_which }: Data, current: number
         if (!inside) return [name, process.host, "", "", "", "", "", "", "", ""];
         return [
             name, process.host, count(inside.iterations), inside.per_second === null ? "" : rate(inside.per_second), time(inside.time.p50_ns), time(inside.time.max_ns),
-            inside.gpu_share === null ? "" : share(inside.gpu_share), count(inside.gpu_iterations), share(inside.wait_share), skew ? count(skew.slowest[place]) : "",
+            inside.gpu_share === null ? "" : share(inside.gpu_share), count(inside.gpu_iterations), share(inside.wait_share), skew && skew.common[place] > 0 ? count(skew.slowest[place]) : "",
         ];
     });
     const made = table(["process", "host", "iters", "per s", "p50", "max", "GPU", "timed", "waits", "slowest"], rows, 2);
@@ -241,8 +244,9 @@ export function rankCaption({ report, processes, skew: figures }: Data): string 
     const { skew } = report;
     if (!skew || !figures) return "they have no iterations in common";
     const { most_often: most, iterations } = figures;
-    return `${processes[most].name} was the slowest in ${count(skew.slowest[most])} of ${count(iterations)} iterations; ` +
-        `slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
+    const who = most === null ? `none was slower than the others in ${count(iterations)} iterations`
+        : `${processes[most].name} was the slowest in ${count(skew.slowest[most])} of ${count(iterations)} iterations`;
+    return `${who}; slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
 }
 
 /** What a reader of the figures has to know of the record. */

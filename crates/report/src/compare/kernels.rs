@@ -29,7 +29,9 @@ pub fn steps(process: &Process) -> u64 {
 /// The kernels that differ most, by what they take in an iteration.
 pub fn changes(processes: [&Process; 2]) -> Vec<KernelChange> {
     let steps = processes.map(steps);
-    if steps.contains(&0) {
+    // Where the driver did not say how long kernels took, nothing is known of their times.
+    let has_times = |process: &Process| process.kernel_window.is_some_and(|sum| sum.has_times());
+    if steps.contains(&0) || !processes.into_iter().all(has_times) {
         return Vec::new();
     }
     let mut by_name: BTreeMap<&str, [Option<&KernelTotal>; 2]> = BTreeMap::new();

@@ -128,8 +128,14 @@ impl Comparison {
         let [many, others] = runs.each_ref().map(BTreeMap::len);
         let is_comparable = many == others || many == 0 || others == 0;
         let slowest = paces.each_ref().map(slowest);
-        let [base_side, other_side] =
-            [0, 1].map(|side| Side::of(&runs[side], slowest[side], &paces[side]));
+        let [base_side, other_side] = [0, 1].map(|side| {
+            Side::of(
+                [base, other][side],
+                &runs[side],
+                slowest[side],
+                &paces[side],
+            )
+        });
         let mut notes = notes::of(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
         let (mut kernels, mut functions) = (Vec::new(), Vec::new());
@@ -207,9 +213,15 @@ fn slowest(paces: &BTreeMap<u64, Pace>) -> Option<u64> {
 }
 
 impl Side {
-    fn of(run: &Ranks<'_>, slowest: Option<u64>, paces: &BTreeMap<u64, Pace>) -> Self {
+    fn of(
+        all: &[Process],
+        run: &Ranks<'_>,
+        slowest: Option<u64>,
+        paces: &BTreeMap<u64, Pace>,
+    ) -> Self {
         let rank = slowest.unwrap_or(0);
-        let process = run.get(&rank);
+        // One without iterations has a name, too.
+        let process = run.get(&rank).copied().or(all.first());
         let text = |of: fn(&Process) -> &str| {
             process.map_or_else(String::new, |process| of(process).to_owned())
         };
@@ -311,7 +323,9 @@ fn gpu_times(
             measure(&base.durations, &other.durations, &all, measures);
         }
         [Some(_), Some(_)] => notes.push("GPU times were not measured the same way".to_owned()),
-        _ => (),
+        [Some(_), None] => notes.push("GPU times: BASE alone has them".to_owned()),
+        [None, Some(_)] => notes.push("GPU times: OTHER alone has them".to_owned()),
+        [None, None] => (),
     }
     let [base, other] = processes.map(pace::busy);
     if !base.is_empty() && !other.is_empty() {

@@ -149,8 +149,9 @@ pub fn alike(sides: &mut [Gpu; 2]) -> bool {
 
 /// What kernels kept the GPU busy, in iterations where they were taken.
 pub fn busy(process: &Process) -> Vec<f64> {
+    let has_times = process.kernel_window.is_some_and(|sum| sum.has_times());
     whole(process)
-        .filter_map(|iteration| iteration.gpu_busy)
+        .filter_map(|iteration| iteration.gpu_busy.filter(|_| has_times))
         .map(|ns| ns as f64)
         .collect()
 }

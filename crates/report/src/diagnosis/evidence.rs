@@ -93,6 +93,22 @@ impl<'a> Evidence<'a> {
         windows.iter().flat_map(Window::qualified)
     }
 
+    /// What shares of the time are of that leave out waiting for requests.
+    pub const fn worked(&self) -> &'static str {
+        match self.sum.idle_total {
+            0 => "the time",
+            _ => "the time without waits for requests",
+        }
+    }
+
+    /// In how many iterations something was measured, in words; nothing where it was in all.
+    pub fn measured_in(&self, some: u64) -> String {
+        match self.sum.iterations {
+            all if some > 0 && some < all => format!(" (measured in {some} of {all})"),
+            _ => String::new(),
+        }
+    }
+
     /// A part of the iterations' time, at most all of it.
     pub fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)

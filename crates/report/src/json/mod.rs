@@ -121,7 +121,10 @@ impl<'a> JsonFinding<'a> {
 struct JsonSkew<'a> {
     /// How much longer the slowest process took than the fastest, over these iterations.
     spread: Quantiles,
-    /// For each of `processes`: in how many of these iterations it was the slowest.
+    /// For each of `processes`: in how many of these iterations it is.
+    #[schemars(extend("unit" = "iterations"))]
+    common: &'a [u64],
+    /// For each of `processes`: in how many of these iterations it took longer than all others.
     #[schemars(extend("unit" = "iterations"))]
     slowest: &'a [u64],
     /// These iterations, in the order of their numbers.
@@ -177,6 +180,7 @@ impl<'a> JsonSkew<'a> {
     fn of(skew: &'a Skew, each: bool) -> Self {
         Self {
             spread: skew.spread,
+            common: &skew.common,
             slowest: &skew.slowest,
             iterations: Steps(if each { &skew.iterations } else { &[] }),
         }

@@ -118,7 +118,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     times(process, sum, lines);
     batches(&process.phases, lines);
     let tables = [
-        process.slowest.len().min(SLOW) * usize::from(process.slowest.len() > 1),
+        process.slowest.len().min(SLOW),
         process.kernels.len().min(KERNELS),
         process.calls.len().min(CALLS),
         process.functions.len().min(NAMES),
@@ -282,11 +282,14 @@ fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     }
     let tokens = total(|all| all.tokens);
     let prefill = total(|all| all.prefill_tokens) / tokens.max(1.0);
+    let prefill = match tokens {
+        0.0 => String::new(),
+        _ => format!(", {} of these prefill", Share(prefill)),
+    };
     lines.add(format_args!(
-        "{} requests and {} tokens a step, {} of these prefill",
+        "{} requests and {} tokens a step{prefill}",
         Rate(total(|all| all.requests) / iterations),
-        Rate(tokens / iterations),
-        Share(prefill)
+        Rate(tokens / iterations)
     ));
     for phase in phases().filter(|phase| phase.sizes.len() > 1) {
         sizes(phase, lines);
@@ -462,7 +465,7 @@ fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines)
 
 /// `rest` is how many lines come after them.
 fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
-    if process.slowest.len() < 2 || room == 0 {
+    if room == 0 {
         return;
     }
     // Of few iterations some of the slowest take less than the others.

@@ -113,6 +113,7 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
             lines.add(format_args!("{start}   no iteration {no}"));
             continue;
         };
+        let skew = skew.filter(|skew| skew.common.get(place).is_some_and(|common| *common > 0));
         let slowest = skew.and_then(|skew| skew.slowest.get(place));
         lines.add(format_args!(
             "{start}{:>6}{:>6}{:>8}{:>8}{:>8}{:>6}{:>8}{:>8}",
@@ -173,7 +174,8 @@ fn skewed(skew: &Skew, names: &[String], lines: &mut Lines) {
             skew.iterations.len()
         ));
     }
-    if let Some(worst) = skew.iterations.iter().max_by_key(|step| step.spread) {
+    let apart = skew.iterations.iter().filter(|step| step.spread > 0);
+    if let Some(worst) = apart.max_by_key(|step| step.spread) {
         lines.add(format_args!(
             "furthest apart in iteration {}: {} in {}, {} in {}",
             worst.n,
