@@ -29,7 +29,9 @@ struct ProcessFigures<'a> {
     gpu_name: Option<String>,
     /// How many iterations are in no figure, and why; `null`: all are in all.
     uncounted: Option<String>,
-    /// How much of the time the recorder took; `null`: there are no iterations.
+    /// Why there are no figures of iterations; `null`: there are some.
+    nothing: Option<&'static str>,
+    /// How much of the time the recorder took; `null`: not known.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
     /// For each of `calls`.
@@ -140,7 +142,8 @@ impl<'a> ProcessFigures<'a> {
             name,
             gpu_name: process.sum.map(|sum| sum.gpu_name()),
             uncounted: process.uncounted(),
-            own_share: process.own_share(),
+            nothing: process.nothing(),
+            own_share: process.own_share().filter(|share| *share > 0.0),
             calls: all(&process.calls),
             gc: all(&process.gc),
             gil_wait: each(&process.gil_wait),

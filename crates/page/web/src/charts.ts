@@ -20,11 +20,14 @@ export function iterationChart(
     const length = iterations.n.length;
     const time_of = process.inside?.time;
     if (!length || !time_of) return null;
-    // A gap between two windows.
+    // A gap between two windows, and where iterations are missing.
     const places: number[] = [];
     iterations.windows.forEach(([from, to], window) => {
         if (window > 0 && to > from) places.push(-1);
-        for (let i = from; i < to; i++) places.push(i);
+        for (let i = from; i < to; i++) {
+            if (i > from && iterations.n[i] > iterations.n[i - 1] + 1) places.push(-1);
+            places.push(i);
+        }
     });
     const x = places.map((_, at) => at);
     const columns = places.length <= COLUMNS;
@@ -212,7 +215,8 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
     let min = Infinity;
     for (const value of times) min = Math.min(min, value);
     const far = time_of.max_ns > BEYOND * time_of.p90_ns;
-    const max = Math.max(far ? time_of.p90_ns * 2 : time_of.max_ns, min + 1);
+    // Times that are alike to a hundredth are one bar or a few.
+    const max = Math.max(far ? time_of.p90_ns * 2 : time_of.max_ns, min * 1.01, min + 1);
     const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(times.length) * 2)));
     const width = (max - min) / bins;
     const counts = new Array<number>(bins).fill(0);
@@ -278,7 +282,7 @@ export function rankChart(
         return line;
     });
     const slowest = new Array<number>(x.length).fill(-1);
-    steps.n.forEach((n, at) => (slowest[index.get(n) ?? 0] = steps.slowest[at]));
+    steps.n.forEach((n, at) => (slowest[index.get(n) ?? 0] = steps.slowest[at] < all.length ? steps.slowest[at] : -1));
     const spans = lines.flat().filter((value): value is number => value !== null).sort((a, b) => a - b);
     const p90 = spans[Math.floor(spans.length * 0.9)] ?? 1;
     const max = spans[spans.length - 1] ?? 1;

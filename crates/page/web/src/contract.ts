@@ -31,7 +31,9 @@ export interface ProcessFigures {
     gpu_name: string | null;
     /** How many iterations are in no figure, and why; `null`: all are in all. */
     uncounted: string | null;
-    /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
+    /** Why there are no figures of iterations; `null`: there are some. */
+    nothing: string | null;
+    /** How much of the time the recorder took; `null`: not known. Unit: part of 1. */
     own_share: number | null;
     /** For each of `calls`. */
     calls: Each[];
@@ -246,6 +248,8 @@ export interface Window {
     first: number;
     /** The number of its last iteration. */
     last: number;
+    /** How many iterations between those are missing. Unit: iterations. */
+    missing: number;
     /** Whether it was closed. */
     closed: boolean;
     /** Whether something other than its last iteration closed it, such as the end of the process. */
@@ -264,7 +268,7 @@ export interface Sum {
     iterations: number;
     /** Iterations in a second; `null`: they took no time. Unit: 1/s. */
     per_second: number | null;
-    /** The time from the first one's start to the last one's end, summed over windows. Unit: ns. */
+    /** The time from the first one's start to the last one's end, summed over windows, without iterations that are missing or do not qualify. Unit: ns. */
     wall_ns: number;
     /** How long they took, without waiting for requests. */
     time: Quantiles;
@@ -533,7 +537,7 @@ export interface Quantiles {
 export interface SkewStep {
     /** The iteration's number. */
     n: number;
-    /** The place in `processes` of the process that took longest. */
+    /** The place in `processes` of the process that took longest; where several took as long, of one of them. */
     slowest: number;
     /** The place in `processes` of the process that took shortest. */
     fastest: number;

@@ -4,7 +4,7 @@ import "uplot/dist/uPlot.min.css";
 import "./page.css";
 import { histogram, iterationChart, rankChart } from "./charts";
 import { Data, Process, ProcessFigures } from "./contract";
-import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
+import { isTimed, Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { button, card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
 import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
@@ -138,7 +138,7 @@ function times(place: number) {
     parts.batches.replaceChildren(...(batched ? [card("Batches", "time against tokens, and how long iterations of each phase and size take",
         el("div", { class: "batches" }, el("div", {}, points, legend(place, true)), batched))] : []));
     if (batched) scatter(points, process, iterations, pick);
-    parts.key.replaceChildren(of_phase ? legend(place, false) : causes(process, data.processes[place]));
+    parts.key.replaceChildren(of_phase ? legend(place, false) : causes(process, iterations));
     const way = (name: string, title: string, is_phase: boolean) => {
         const made = button(name, title, () => {
             by_phase = is_phase;
@@ -164,9 +164,9 @@ function again(place: number, card: Element | null, name: string) {
 }
 
 /** What the colours of causes mean. */
-function causes(process: Process, figures: ProcessFigures): HTMLElement {
+function causes(process: Process, iterations: Iterations): HTMLElement {
     const { inside } = process;
-    const gpu = `${figures.gpu_name ?? "GPU time"}${inside && inside.gpu_iterations < inside.iterations ? "; no line: not taken" : ""}`;
+    const gpu = `GPU time${iterations.n.some((_, i) => !isTimed(iterations, i)) ? "; no line: not taken" : ""}`;
     const there: [string, string, unknown][] = [
         ["host", "rest of the iteration", true], ["idle", "waiting for requests", inside && inside.idle.max_ns > 0], ["gc", "GC", process.gc.length], ["gil-wait", "GIL wait", process.gil_wait.count],
         ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", gpu, inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],

@@ -9,7 +9,7 @@ import { bytes, change, count, quantity, rate, share, time } from "./format";
 export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     const left_out = figures.uncounted && el("p", { class: "caption", id: "uncounted" }, figures.uncounted);
-    if (!inside) return el("div", {}, el("p", {}, process.unqualified.length ? "No iteration counts." : "No iteration was recorded."), left_out);
+    if (!inside) return el("div", {}, el("p", { id: "nothing" }, figures.nothing), left_out);
     const tile = (name: string, value: string, id = "") => el("div", { class: "tile" }, el("dt", {}, name), el("dd", id ? { id } : {}, value));
     const per_second = inside.per_second === null ? "–" : inside.per_second < 1000 ? rate(inside.per_second) : count(inside.per_second);
     return el("div", { class: "verdict" },
@@ -33,7 +33,9 @@ function windowsLine(process: Process): string {
     const many = windows.length === 1 ? "window" : "windows";
     const left_out = process.unqualified.reduce((sum, { iterations }) => sum + iterations, 0);
     const of = left_out ? ` of ${count(inside.iterations + left_out)}` : "";
-    return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${open}`;
+    const gaps = windows.reduce((sum, { missing }) => sum + missing, 0);
+    const missing = gaps ? `; ${count(gaps)} are missing` : "";
+    return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${missing}${open}`;
 }
 
 /** The colours of kinds of causes. */

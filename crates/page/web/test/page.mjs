@@ -503,7 +503,7 @@ for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
         }, [(n - 100 + 0.5) / 17, colour]);
         for (const { n } of all) assert.equal(await drawn(n), timed.includes(n), `iteration ${n}`);
         const legends = (await page.$$eval(".legend li", (all) => all.map((one) => one.textContent)));
-        for (const said of ["GPU time (9); no line: not taken", "measured in 9 of 17 iterations"]) assert.ok(legends.includes(said), legends.join());
+        for (const said of ["GPU time; no line: not taken", "measured in 9 of 17 iterations"]) assert.ok(legends.includes(said), legends.join());
         const { width: across } = await page.locator(`${chart} .u-over`).boundingBox();
         for (const [n, says] of [[104, /GPU time \d/], [111, /GPU time not taken/]]) {
             await page.locator(`${chart} .u-over`).hover({ position: { x: ((n - 100 + 0.5) / 17) * across, y: 60 } });
@@ -738,7 +738,7 @@ await open("few", {}, async (page) => {
 });
 
 await open("nothing", {}, async (page) => {
-    assert.match(await page.textContent("main"), /No iteration was recorded/);
+    assert.match(await page.textContent("main"), /no iteration was recorded/);
 });
 
 // Whatever is in a record, what is left of it can be gone through.

@@ -154,7 +154,7 @@ impl Serialize for Steps<'_> {
 struct JsonStep {
     /// The iteration's number.
     n: u64,
-    /// The place in `processes` of the process that took longest.
+    /// The place in `processes` of the process that took longest; where several took as long, of one of them.
     slowest: usize,
     /// The place in `processes` of the process that took shortest.
     fastest: usize,

@@ -185,6 +185,9 @@ struct JsonWindow<'a> {
     first: u64,
     /// The number of its last iteration.
     last: u64,
+    /// How many iterations between those are missing.
+    #[schemars(extend("unit" = "iterations"))]
+    missing: u64,
     /// Whether it was closed.
     closed: bool,
     /// Whether something other than its last iteration closed it, such as the end of the process.
@@ -268,7 +271,8 @@ struct JsonSum {
     /// Iterations in a second; `null`: they took no time.
     #[schemars(extend("unit" = "1/s"))]
     per_second: Option<f64>,
-    /// The time from the first one's start to the last one's end, summed over windows.
+    /// The time from the first one's start to the last one's end, summed over windows, without iterations that are missing or
+    /// do not qualify.
     wall_ns: u64,
     /// How long they took, without waiting for requests.
     time: Quantiles,
@@ -522,6 +526,7 @@ impl<'a> JsonWindow<'a> {
         Self {
             first: window.first,
             last: window.last,
+            missing: window.gaps(),
             closed: window.closed,
             cut: window.cut,
             past: window.past,

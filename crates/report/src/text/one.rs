@@ -50,7 +50,7 @@ pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     match &process.sum {
         Some(sum) => inside(process, sum, notes.len() + found.len(), lines),
         None if process.unqualified.is_empty() => {
-            lines.add(format_args!("no iteration was recorded"));
+            lines.add(format_args!("{}", process.nothing().unwrap_or_default()));
         }
         None => windows(&process.windows, lines),
     }
@@ -194,8 +194,12 @@ fn windows(windows: &[Window], lines: &mut Lines) {
             (true, true) => "; closed by the end of the process",
             (true, false) => "",
         };
+        let missing = match window.gaps() {
+            0 => String::new(),
+            gaps => format!("; {gaps} are missing"),
+        };
         lines.add(format_args!(
-            "window {}{past}: {}{of} iteration{many} in {}{rate}{open}",
+            "window {}{past}: {}{of} iteration{many} in {}{rate}{missing}{open}",
             name(window),
             sum.iterations,
             Time(sum.wall)

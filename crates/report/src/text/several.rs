@@ -106,11 +106,10 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
             process.pid
         );
         let Some(sum) = &process.sum else {
-            let no = match process.unqualified.is_empty() {
-                true => "was recorded",
-                false => "counts",
-            };
-            lines.add(format_args!("{start}   no iteration {no}"));
+            lines.add(format_args!(
+                "{start}   {}",
+                process.nothing().unwrap_or_default()
+            ));
             continue;
         };
         let skew = skew.filter(|skew| skew.common.get(place).is_some_and(|common| *common > 0));

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{Batch, CallKind, ClockKind, CopyKind, Edge, Event, Info, What};
+use tllmprof_record::{Batch, CallKind, ClockKind, CopyKind, Edge, Event, HEADER_BYTES, Info, What};
 use tllmprof_report::{Comparison, Process, Report};
 
 use crate::common::{fits, json, process};
@@ -26,6 +26,8 @@ struct Odd {
     /// How much longer a step takes.
     longer: fn(u64) -> u64,
     batch: Option<Batch>,
+    /// Steps that the record lacks.
+    missing: fn(u64) -> bool,
 }
 
 impl Default for Odd {
@@ -40,6 +42,7 @@ impl Default for Odd {
             excluded: |_| false,
             longer: |_| 0,
             batch: None,
+            missing: |_| false,
         }
     }
 }
@@ -72,6 +75,10 @@ impl Odd {
                     let iteration = n;
                     put(at, 0, What::KernelWindow { edge, iteration });
                 }
+            }
+            if (self.missing)(n) {
+                at += long + 10;
+                continue;
             }
             let excluded = (self.excluded)(n);
             put(at, long, What::Iteration { n, excluded });
@@ -295,6 +302,36 @@ fn findings_by_kernels_say_of_how_many_iterations_they_are() {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let said = "the GPU works 10.0 % of the time that iterations take without recording kernels (measured in 3 of 10)";
     assert!(text.contains(said), "{text}");
+}
+
+#[test]
+fn iterations_that_are_missing_make_the_others_no_slower() {
+    let odd = Odd {
+        missing: |n| (3..8).contains(&n),
+        ..Odd::default()
+    };
+    let (text, json) = odd.report();
+    let line = "window 0-9: 5 iterations in 5.00 ms, 1000 a second; 5 are missing\n";
+    assert!(text.contains(line), "{text}");
+    assert_eq!(json["windows"][0]["missing"], 5);
+    let rate = json["inside"]["per_second"].as_f64().unwrap();
+    assert!((rate - 1000.0).abs() < 1.0, "{rate}");
+}
+
+#[test]
+fn a_damaged_record_without_iterations_does_not_say_that_none_was_recorded() {
+    let mut builder = Builder::new(7, ClockKind::Monotonic);
+    let report = |bytes: &[u8]| Report::new(vec![process("odd", bytes)]).text();
+    assert!(report(&builder.bytes()).contains("\nno iteration was recorded\n"));
+    let excluded = false;
+    builder.push(1, &Event::new(0, 5, What::Iteration { n: 0, excluded }));
+    let mut bytes = builder.bytes();
+    bytes.truncate(HEADER_BYTES);
+    let said = report(&bytes);
+    assert!(
+        said.contains("\nno iteration is left of a damaged record\n"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -20,7 +20,7 @@ export function describe(scene: Scene, links: () => Links, place: Spot): string[
             iterations.gil[i] > 0 && `GIL wait ${time(iterations.gil[i])}`, iterations.gc[i] > 0 && `GC ${time(iterations.gc[i])}`,
             !Number.isNaN(iterations.gpu[i]) && `GPU time ${time(iterations.gpu[i])}`,
             !isTimed(iterations, i) && "GPU time not taken",
-            !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels, at work ${time(iterations.busy[i])}`,
+            !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels${iterations.busy[i] > 0 || !iterations.kernels[i] ? `, at work ${time(iterations.busy[i])}` : ""}`,
             iterations.cut[i] && "cut off", batchText(iterations, i), !iterations.qualifies[i] && "left out of the figures",
         ];
         return [`iteration ${iterations.n[i]}`, parts.filter(Boolean).join(" · ")];
