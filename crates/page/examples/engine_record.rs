@@ -1,13 +1,14 @@
 //! Writes the record of a rank of a made-up inference engine, to look at the page; with `metrics` for RANK
 //! that of a GPU's metrics. KERNELS: in how many iterations kernels are taken; EXPERTS: how many each layer has, with
 //! routers that were replaced in the window; BATCHES: 0 if what is in them is not known;
-//! STACKS: how often stacks are sampled, in Hz; PAUSES: 1 if it waits for requests now and then.
+//! STACKS: how often stacks are sampled, in Hz; PAUSES: 1 if it waits for requests now and then; TIMED: GPU times are taken in one
+//! block of eight iterations in so many.
 //!
 //! ```text
-//! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS [EXPERTS [BATCHES [STACKS [PAUSES]]]]]]]]
+//! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS [EXPERTS [BATCHES [STACKS [PAUSES [TIMED]]]]]]]]]
 //! ```
 
-#[path = "../tests/common/engine.rs"]
+#[path = "../tests/common/engine/mod.rs"]
 mod engine;
 
 use std::error::Error;
@@ -26,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut number = |default: u64| arguments.next().map_or(Ok(default), |text| text.parse());
     let (rank, iterations, layers) = (number(0)?, number(51)?, number(32)?);
     let (kernels, experts, batches) = (number(20)?, number(0)?, number(1)?);
-    let (stacks, pauses) = (number(0)?, number(0)?);
+    let (stacks, pauses, timed) = (number(0)?, number(0)?, number(1)?);
     let windows = vec![(100, 99 + iterations)];
     let engine = engine::Engine {
         rank,
@@ -39,6 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         batches: batches > 0,
         stacks,
         pauses: pauses > 0,
+        timed,
     };
     engine.record().0.write_to(&mut file)?;
     Ok(file.flush()?)

@@ -16,6 +16,8 @@ pub struct Data<'a> {
     processes: Vec<ProcessFigures<'a>>,
     /// More figures of the report's skew; `null` where it has none.
     skew: Option<SkewFigures>,
+    /// Of which iterations the shares of processes side by side are, if not of all.
+    of_which: Vec<&'static str>,
 }
 
 /// Figures of a process.
@@ -23,9 +25,13 @@ pub struct Data<'a> {
 struct ProcessFigures<'a> {
     /// What distinguishes it from the others.
     name: &'a str,
+    /// What the GPU's time is called by where it was measured, and of how many iterations it is; `null`: there are none.
+    gpu_name: Option<String>,
     /// How many iterations are in no figure, and why; `null`: all are in all.
     uncounted: Option<String>,
-    /// How much of the time the recorder took; `null`: there are no iterations.
+    /// Why there are no figures of iterations; `null`: there are some.
+    nothing: Option<&'static str>,
+    /// How much of the time the recorder took; `null`: not known.
     #[schemars(extend("unit" = "part of 1"))]
     own_share: Option<f64>,
     /// For each of `calls`.
@@ -62,11 +68,11 @@ struct Each {
 /// Figures of the kernels of one name.
 #[derive(Debug, Serialize, JsonSchema)]
 struct KernelFigures {
-    /// How much of the time of all kernels they take.
+    /// How much of the time of all kernels they take; `null`: the driver did not say.
     #[schemars(extend("unit" = "part of 1"))]
-    share: f64,
-    /// How long each takes in the mean.
-    mean_ns: u64,
+    share: Option<f64>,
+    /// How long each takes in the mean; `null` likewise.
+    mean_ns: Option<u64>,
 }
 
 /// Figures of learned routers.
@@ -97,8 +103,8 @@ struct SkewFigures {
     /// How many iterations several processes have.
     #[schemars(extend("unit" = "iterations"))]
     iterations: usize,
-    /// The place of the process that was the slowest most often.
-    most_often: usize,
+    /// The place of the process that was the slowest most often; `null`: none ever was.
+    most_often: Option<usize>,
 }
 
 /// The JSON schema of a page's data.
@@ -116,7 +122,8 @@ impl<'a> Data<'a> {
             processes: named
                 .map(|(process, name)| ProcessFigures::of(process, name, ranks))
                 .collect(),
-            skew: report.skew.as_ref().and_then(SkewFigures::of),
+            skew: report.skew.as_ref().map(SkewFigures::of),
+            of_which: report.of_which(),
         }
     }
 }
@@ -133,8 +140,10 @@ impl<'a> ProcessFigures<'a> {
         let gpus = expert_gpus(&process.facts.command, ranks);
         Self {
             name,
+            gpu_name: process.sum.map(|sum| sum.gpu_name()),
             uncounted: process.uncounted(),
-            own_share: process.own_share(),
+            nothing: process.nothing(),
+            own_share: process.own_share().filter(|share| *share > 0.0),
             calls: all(&process.calls),
             gc: all(&process.gc),
             gil_wait: each(&process.gil_wait),
@@ -145,8 +154,8 @@ impl<'a> ProcessFigures<'a> {
                 .kernels
                 .iter()
                 .map(|kernel| KernelFigures {
-                    share: process.kernel_share(kernel),
-                    mean_ns: kernel.mean(),
+                    share: (kernel.total > 0).then(|| process.kernel_share(kernel)),
+                    mean_ns: (kernel.total > 0).then(|| kernel.mean()),
                 })
                 .collect(),
             copies: process.copies.iter().map(|copy| copy.rate()).collect(),
@@ -174,11 +183,10 @@ impl RoutingFigures {
 }
 
 impl SkewFigures {
-    fn of(skew: &Skew) -> Option<Self> {
-        let (most_often, _) = skew.most_often()?;
-        Some(Self {
+    fn of(skew: &Skew) -> Self {
+        Self {
             iterations: skew.iterations.len(),
-            most_often,
-        })
+            most_often: skew.most_often().map(|(place, _)| place),
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Which process was the slowest in each iteration, as columns.
+//! Which process was the slowest in each iteration, as columns; the number of processes where none was.
 
 use tllmprof_report::Skew;
 
@@ -9,6 +9,9 @@ pub fn columns(skew: &Skew) -> Columns {
     let mut columns = Columns::default();
     columns.number(skew.iterations.len() as u64);
     columns.differences(skew.iterations.iter().map(|step| step.n));
-    columns.column(skew.iterations.iter().map(|step| step.slowest as u64));
+    columns.column(skew.iterations.iter().map(|step| match step.ahead {
+        0 => skew.slowest.len() as u64,
+        _ => step.slowest as u64,
+    }));
     columns
 }

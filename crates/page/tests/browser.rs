@@ -1,7 +1,7 @@
 //! The page in a browser (`web/test/page.mjs`), and its bundle held against its sources.
 
 mod common;
-#[path = "common/engine.rs"]
+#[path = "common/engine/mod.rs"]
 mod engine;
 
 use std::process::Command;
@@ -127,6 +127,9 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     let mut few = engine(0);
     (few.windows, few.stacks) = (vec![(100, 109)], 1000);
     Shown::of(&[few], tllmprof_page::EVENTS).write(scratch.path(), "few");
+    let mut gaps = engine(0);
+    (gaps.windows, gaps.kernels, gaps.timed) = (vec![(100, 116)], 0, 2);
+    Shown::of(&[gaps], tllmprof_page::EVENTS).write(scratch.path(), "gaps");
     Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
     let numbers = serde_json::to_vec(&numbers()).unwrap();
     std::fs::write(scratch.path().join("numbers.json"), numbers).unwrap();

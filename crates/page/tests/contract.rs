@@ -2,7 +2,7 @@
 //! the page's script and the documentation of `report --json`.
 
 mod common;
-#[path = "common/engine.rs"]
+#[path = "common/engine/mod.rs"]
 mod engine;
 #[path = "contract/markdown.rs"]
 mod markdown;

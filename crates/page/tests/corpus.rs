@@ -2,7 +2,7 @@
 //! unexplained.
 
 mod common;
-#[path = "common/engine.rs"]
+#[path = "common/engine/mod.rs"]
 mod engine;
 #[path = "common/shares.rs"]
 mod shares;

@@ -1,7 +1,7 @@
 //! What a page holds, read back from its text.
 
 mod common;
-#[path = "common/engine.rs"]
+#[path = "common/engine/mod.rs"]
 mod engine;
 #[path = "common/shares.rs"]
 mod shares;

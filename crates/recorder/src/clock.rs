@@ -26,6 +26,8 @@ lifecycle::global! {
 }
 
 const LOOKUP_EVERY: u64 = 1024;
+/// A call for each of so many nanoseconds that ticks have been known: in the first second it is looked up more often.
+const SURE_NS: u64 = 1_000_000;
 
 /// Remembers this moment, whatever the clock is going to be: the longer ticks are known, the better.
 /// For the constructor, and cheap.
@@ -55,6 +57,8 @@ pub fn first() -> Option<Anchor> {
 pub fn choose() -> ClockKind {
     let is_counter = counter_is_even();
     IS_COUNTER.store(is_counter, Ordering::Relaxed);
+    // What was known was of the other ticks.
+    LOOKUP_IN.store(0, Ordering::Release);
     if is_counter {
         ClockKind::Counter
     } else {
@@ -107,20 +111,29 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
 
 /// Ticks that a nanosecond has, by all that have passed since the process began.
 pub fn ticks_per_ns() -> f64 {
-    let Some(first) = first() else { return 1.0 };
+    tied().0
+}
+
+/// That, and for how many nanoseconds ticks have been known.
+fn tied() -> (f64, u64) {
+    let Some(first) = first() else {
+        return (1.0, u64::MAX);
+    };
     let now = anchor();
     let ticks = now.ticks.saturating_sub(first.ticks);
     let ns = now.monotonic_ns.saturating_sub(first.monotonic_ns);
-    ticks as f64 / ns.max(1) as f64
+    (ticks as f64 / ns.max(1) as f64, ns)
 }
 
 /// As [`ticks_per_ns`], of some calls ago, at next to no cost.
 pub fn recent_ticks_per_ns() -> f64 {
     let left = LOOKUP_IN.load(Ordering::Acquire);
     if left == 0 {
-        let per_ns = ticks_per_ns();
+        let (per_ns, known) = tied();
         RECENT.store(per_ns.to_bits(), Ordering::Relaxed);
-        LOOKUP_IN.store(LOOKUP_EVERY, Ordering::Release);
+        // What is known for a short time is unsure, and holds for fewer calls.
+        let calls = LOOKUP_EVERY.min(known / SURE_NS);
+        LOOKUP_IN.store(calls, Ordering::Release);
         return per_ns;
     }
     // Of threads that come at once one counts.

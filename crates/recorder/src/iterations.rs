@@ -69,7 +69,7 @@ pub fn start() {
 
 /// An iteration begins. `excluded`: the condition on batches does not hold for it.
 pub fn iteration_begins(n: u64, excluded: bool) {
-    gpu::iteration_begins(n);
+    gpu::iteration_begins(n, excluded);
     if is_on() {
         OPEN.store(n, Ordering::Relaxed);
         EXCLUDED.store(excluded, Ordering::Relaxed);

@@ -107,4 +107,10 @@ impl Report {
             findings,
         }
     }
+
+    /// Of which iterations the shares of processes side by side are, in words, if not of all.
+    #[must_use]
+    pub fn of_which(&self) -> Vec<&'static str> {
+        sum::of_which(&self.processes)
+    }
 }

@@ -21,6 +21,7 @@ use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
 use crate::spans::Spans;
 use crate::stacks::Stacks;
+use crate::state::State;
 use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
@@ -316,6 +317,9 @@ impl Process {
         let took = spent.worked(&groups.hosts(None));
         let rate = facts.stacks_rate;
         let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
+        // What takes no longer than others like it, nor than most, is not slow.
+        let median = sum.map_or(0, |sum| sum.time.p50);
+        slowest.retain(|slow| slow.more > 0 || slow.busy() > median);
         slowest.sort_by_key(|slow| std::cmp::Reverse((slow.more, slow.busy())));
         // Where a window closes the recorder has counted these.
         let unclosed = windows.iter().filter(|window| !window.closed);
@@ -424,6 +428,17 @@ impl Process {
         let walls = self.windows.iter().map(Window::wall);
         let wall = walls.fold(0, u64::saturating_add);
         (wall > 0).then(|| self.own_cost as f64 / wall as f64)
+    }
+
+    /// Why there are no figures of iterations, in words; `None`: there are some.
+    #[must_use]
+    pub fn nothing(&self) -> Option<&'static str> {
+        match (&self.sum, self.unqualified.is_empty(), self.state()) {
+            (Some(_), ..) => None,
+            (None, false, _) => Some("no iteration counts"),
+            (None, true, State::Damaged) => Some("no iteration is left of a damaged record"),
+            (None, true, _) => Some("no iteration was recorded"),
+        }
     }
 
     /// A kernel's part of what all kernels took.

@@ -7,7 +7,8 @@ use crate::window::Window;
 /// Iterations that several processes have, by number.
 #[derive(Debug)]
 pub struct Skew {
-    /// Of each process: how often it was the slowest.
+    /// Of each process: in how many of these iterations it is, and in how many it took longer than all others.
+    pub common: Vec<u64>,
     pub slowest: Vec<u64>,
     /// How much longer the slowest took than the fastest, in nanoseconds.
     pub spread: Quantiles,
@@ -31,10 +32,11 @@ pub struct Step {
 }
 
 impl Skew {
-    /// The place of the process that was the slowest most often, and how often it was.
+    /// The place of the process that was the slowest most often, and how often it was; `None`: none ever was.
     #[must_use]
     pub fn most_often(&self) -> Option<(usize, u64)> {
         let often = self.slowest.iter().copied().enumerate();
+        let often = often.filter(|(_, often)| *often > 0);
         often.max_by_key(|(_, often)| *often)
     }
 
@@ -59,7 +61,7 @@ impl Skew {
             all.extend(whole.map(|iteration| (iteration.n, iteration.busy(), place)));
         }
         all.sort_unstable();
-        let mut slowest = vec![0; processes.len()];
+        let [mut common, mut slowest] = [(); 2].map(|()| vec![0; processes.len()]);
         let mut iterations = Vec::new();
         for same in all.chunk_by(|a, b| a.0 == b.0) {
             let (Some(short), Some(long)) = (same.first(), same.last()) else {
@@ -68,8 +70,14 @@ impl Skew {
             if same.iter().all(|other| other.2 == short.2) {
                 continue;
             }
-            slowest[long.2] += 1;
+            let mut places: Vec<_> = same.iter().map(|one| one.2).collect();
+            places.sort_unstable();
+            places.dedup();
+            places.into_iter().for_each(|place| common[place] += 1);
             let others = same.iter().rev().find(|other| other.2 != long.2);
+            // Of those that take as long none is the slowest.
+            let is_slowest = others.is_some_and(|other| other.1 < long.1);
+            slowest[long.2] += u64::from(is_slowest);
             iterations.push(Step {
                 n: long.0,
                 slowest: long.2,
@@ -81,6 +89,7 @@ impl Skew {
         }
         let spread = Quantiles::of(iterations.iter().map(|step| step.spread))?;
         Some(Self {
+            common,
             slowest,
             spread,
             iterations,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::iteration::Iteration;
+use crate::process::Process;
 use crate::quantiles::Quantiles;
 use crate::window::Window;
 
@@ -53,6 +54,8 @@ pub struct Sum {
     pub wall: u64,
     /// Without waiting for requests.
     pub time: Quantiles,
+    /// How many iterations `idle` and `wait` are of: those that the ledger of the host is of.
+    pub host_iterations: u64,
     /// Waiting for requests.
     pub idle: Quantiles,
     pub idle_total: u64,
@@ -84,8 +87,11 @@ impl Sum {
         let all = || windows.iter().flat_map(Window::qualified);
         let iterations = all().count() as u64;
         let time = Quantiles::of(all().map(Iteration::busy))?;
-        let idle = Quantiles::of(all().map(|iteration| iteration.idle))?;
-        let wait = Quantiles::of(all().map(|iteration| iteration.wait))?;
+        // Taking kernels stretches iterations.
+        let is_stretched = all().all(|iteration| iteration.gpu_busy.is_some());
+        let host = || all().filter(move |iteration| is_stretched || iteration.gpu_busy.is_none());
+        let idle = Quantiles::of(host().map(|iteration| iteration.idle))?;
+        let wait = Quantiles::of(host().map(|iteration| iteration.wait))?;
         let total =
             |of: fn(&Iteration) -> u64| all().fold(0_u64, |sum, i| sum.saturating_add(of(i)));
         let gpu_from = GpuFrom::of(all);
@@ -105,6 +111,7 @@ impl Sum {
             iterations,
             wall: windows.iter().map(wall).fold(0, u64::saturating_add),
             time,
+            host_iterations: host().count() as u64,
             idle,
             idle_total: total(|iteration| iteration.idle),
             gpu: Quantiles::of(measured().map(|(gpu, _)| gpu)),
@@ -123,6 +130,16 @@ impl Sum {
         })
     }
 
+    /// What the GPU's time is called by where it was measured, and of how many iterations it is, if not of all.
+    pub fn gpu_name(&self) -> String {
+        let name = match self.gpu_from {
+            GpuFrom::Plain => "GPU time",
+            GpuFrom::Stretched => "GPU time, stretched",
+            GpuFrom::Kernels => "GPU busy by kernels",
+        };
+        name.to_owned() + &of_some(self.gpu_iterations, self.iterations)
+    }
+
     /// Iterations a second.
     pub fn rate(&self) -> Option<f64> {
         (self.wall > 0).then(|| self.iterations as f64 * 1e9 / self.wall as f64)
@@ -139,6 +156,35 @@ impl Sum {
         let all = self.time.mean as f64 * self.iterations as f64;
         if all > 0.0 { part as f64 / all } else { 0.0 }
     }
+}
+
+/// Of how many iterations a figure is, in words; nothing where it is of all.
+pub fn of_some(some: u64, all: u64) -> String {
+    match some < all {
+        true => format!(" ({some})"),
+        false => String::new(),
+    }
+}
+
+/// Of which iterations shares of processes side by side are, if not of all.
+pub fn of_which(processes: &[Process]) -> Vec<&'static str> {
+    let any = |is: fn(&Sum) -> bool| processes.iter().filter_map(|one| one.sum.as_ref()).any(is);
+    let lines = [
+        (
+            any(|sum| sum.gpu.is_some() && sum.gpu_iterations < sum.iterations),
+            "GPU: of the time of the iterations whose GPU time was taken (timed)",
+        ),
+        (
+            any(|sum| sum.gpu.is_some() && sum.gpu_from != GpuFrom::Plain),
+            "GPU: recording kernels made iterations longer whose GPU time was taken",
+        ),
+        (
+            any(|sum| sum.host_iterations < sum.iterations),
+            "waits: of the time of the iterations without kernels",
+        ),
+    ];
+    let said = lines.into_iter().filter(|(is_so, _)| *is_so);
+    said.map(|(_, line)| line).collect()
 }
 
 /// The time of a window, in nanoseconds.

@@ -41,11 +41,20 @@ impl Window {
         (start.unwrap_or(0), end.unwrap_or(0))
     }
 
-    /// That time without the iterations that do not count.
+    /// That time without the iterations that do not count, and without those that are missing.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
         let (mut from, end) = self.span();
-        let others = self.iterations.iter().filter(|one| !one.qualifies());
-        let edges = others.map(|one| (one.start, one.end()));
+        let mut until = from;
+        let mut next = self.first;
+        let others = self.iterations.iter().flat_map(move |one| {
+            let is_gap = one.n > next && one.start > until;
+            let gap = is_gap.then_some((until, one.start));
+            until = until.max(one.end());
+            next = one.n.saturating_add(1);
+            let own = (!one.qualifies()).then_some((one.start, one.end()));
+            [gap, own]
+        });
+        let edges = others.flatten();
         edges.chain([(end, end)]).filter_map(move |(start, until)| {
             let stretch = (from, start);
             from = from.max(until);
@@ -227,6 +236,34 @@ mod tests {
         ]);
         assert_eq!(midst, [(5, 10), (20, 30)]);
         assert_eq!(stretches(&[(5, 9, false)]), []);
+    }
+
+    #[test]
+    fn iterations_that_are_missing_take_none_of_the_time() {
+        let iterations = [
+            (0, 0, 10),
+            (1, 12, 20),
+            (5, 60, 70),
+            (6, 70, 80),
+            (8, 75, 90),
+        ];
+        let iterations = iterations.map(|(n, start, end)| Iteration {
+            n,
+            start,
+            duration: end - start,
+            ..Iteration::default()
+        });
+        let window = Window {
+            first: 0,
+            last: 9,
+            closed: true,
+            cut: false,
+            past: false,
+            iterations: iterations.to_vec(),
+        };
+        // 7 began before the turn of 6 had come: nothing shows that time is missing.
+        let stretches: Vec<_> = window.stretches().collect();
+        assert_eq!(stretches, [(0, 20), (60, 90)]);
     }
 
     #[test]

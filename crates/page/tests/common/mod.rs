@@ -28,6 +28,7 @@ pub const fn engine(rank: u64) -> Engine {
         batches: false,
         stacks: 0,
         pauses: false,
+        timed: 1,
     }
 }
 

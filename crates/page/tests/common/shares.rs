@@ -68,10 +68,20 @@ pub fn are_the_same(shown: &Shown) -> Value {
         if rows.is_empty() {
             continue;
         }
-        let starts = [format!("{heading}: "), format!("{heading}, stretched: ")];
+        // Of how many iterations it is, unless of all.
+        let ledger = &process["ledger"];
+        let of = &ledger[format!("{side}_iterations")];
+        let counted = match of == &ledger["iterations"] {
+            true => String::new(),
+            false => format!(" ({of})"),
+        };
+        let starts = [
+            format!("{heading}{counted}: "),
+            format!("{heading}{counted}, stretched: "),
+        ];
         let is_it = |line: &&str| starts.iter().any(|start| line.starts_with(start));
         let first = lines.iter().position(is_it);
-        let first = first.unwrap_or_else(|| panic!("{text}"));
+        let first = first.unwrap_or_else(|| panic!("{starts:?}\n{text}"));
         let (_, said) = lines[first].split_once(": ").unwrap();
         let mut said = said.to_owned();
         for more in &lines[first + 1..] {

@@ -2,7 +2,7 @@
 
 import uPlot from "uplot";
 import { Data, Process } from "./contract";
-import { Iterations, SkewSteps } from "./data";
+import { isTimed, Iterations, SkewSteps } from "./data";
 import { colour, el } from "./dom";
 import { change, count, time } from "./format";
 import { batchText, hidden, phaseBars, topOf } from "./phases";
@@ -20,11 +20,14 @@ export function iterationChart(
     const length = iterations.n.length;
     const time_of = process.inside?.time;
     if (!length || !time_of) return null;
-    // A gap between two windows.
+    // A gap between two windows, and where iterations are missing.
     const places: number[] = [];
     iterations.windows.forEach(([from, to], window) => {
         if (window > 0 && to > from) places.push(-1);
-        for (let i = from; i < to; i++) places.push(i);
+        for (let i = from; i < to; i++) {
+            if (i > from && iterations.n[i] > iterations.n[i - 1] + 1) places.push(-1);
+            places.push(i);
+        }
     });
     const x = places.map((_, at) => at);
     const columns = places.length <= COLUMNS;
@@ -46,6 +49,10 @@ export function iterationChart(
         { label: "waits for the GPU", colour: "wait", values: counted((i) => part(i, wait)) },
     ];
     const has_gpu = !by_phase && gpu.some((value) => !Number.isNaN(value));
+    const line = column((i) => (Number.isNaN(gpu[i]) ? null : gpu[i]));
+    // A line has two ends: what was measured between two that were not is a point.
+    const is_none = (at: number) => (line[at] ?? null) === null;
+    const alone = x.filter((at) => !is_none(at) && is_none(at - 1) && is_none(at + 1));
     const top = by_phase ? topOf(process) : time_of.max_ns > BEYOND * time_of.p90_ns ? time_of.p90_ns * (BEYOND * 0.6) : time_of.max_ns * 1.12;
     const bars = columns ? uPlot.paths.bars?.({ size: [0.86, 60], align: 0 }) : undefined;
     const tip = el("div", { class: "tip", hidden: "" });
@@ -55,6 +62,7 @@ export function iterationChart(
         [
             `waits for the GPU ${time(wait[i])}`, gil[i] > 0 && `GIL wait ${time(gil[i])}`, gc[i] > 0 && `GC ${time(gc[i])}`,
             !Number.isNaN(gpu[i]) && `${Number.isNaN(iterations.gpu[i]) ? "GPU busy" : "GPU time"} ${time(gpu[i])}`,
+            !isTimed(iterations, i) && "GPU time not taken",
         ].filter(Boolean).join(" · "),
     ];
     const chart = mount(place, {
@@ -75,7 +83,8 @@ export function iterationChart(
                 label: part.label, paths: bars, points: { show: false }, width: 0, fill: () => colour(part.colour),
             })),
             ...(has_gpu ? [{
-                label: "GPU time", stroke: () => colour("gpu-line"), width: columns ? 2 : 1, points: { show: false },
+                label: "GPU time", stroke: () => colour("gpu-line"), width: columns ? 2 : 1.5,
+                points: { show: true, size: 4, fill: () => colour("gpu-line"), filter: () => alone },
             } satisfies uPlot.Series] : []),
         ],
         hooks: {
@@ -93,7 +102,7 @@ export function iterationChart(
                 tipAt(tip, chart, place);
             }],
         },
-    }, [x, ...(by_phase ? [column((i) => worked[i])] : []), ...parts.map((part) => part.values), ...(has_gpu ? [column((i) => (Number.isNaN(gpu[i]) ? null : gpu[i]))] : [])] as uPlot.AlignedData);
+    }, [x, ...(by_phase ? [column((i) => worked[i])] : []), ...parts.map((part) => part.values), ...(has_gpu ? [line] : [])] as uPlot.AlignedData);
     place.append(tip);
     let down = 0;
     chart.over.addEventListener("mousedown", (event) => (down = event.clientX));
@@ -206,7 +215,8 @@ export function histogram(place: HTMLElement, process: Process, iterations: Iter
     let min = Infinity;
     for (const value of times) min = Math.min(min, value);
     const far = time_of.max_ns > BEYOND * time_of.p90_ns;
-    const max = Math.max(far ? time_of.p90_ns * 2 : time_of.max_ns, min + 1);
+    // Times that are alike to a hundredth are one bar or a few.
+    const max = Math.max(far ? time_of.p90_ns * 2 : time_of.max_ns, min * 1.01, min + 1);
     const bins = Math.max(8, Math.min(48, Math.round(Math.sqrt(times.length) * 2)));
     const width = (max - min) / bins;
     const counts = new Array<number>(bins).fill(0);
@@ -272,7 +282,7 @@ export function rankChart(
         return line;
     });
     const slowest = new Array<number>(x.length).fill(-1);
-    steps.n.forEach((n, at) => (slowest[index.get(n) ?? 0] = steps.slowest[at]));
+    steps.n.forEach((n, at) => (slowest[index.get(n) ?? 0] = steps.slowest[at] < all.length ? steps.slowest[at] : -1));
     const spans = lines.flat().filter((value): value is number => value !== null).sort((a, b) => a - b);
     const p90 = spans[Math.floor(spans.length * 0.9)] ?? 1;
     const max = spans[spans.length - 1] ?? 1;

@@ -9,6 +9,8 @@ export interface Data {
     processes: ProcessFigures[];
     /** More figures of the report's skew; `null` where it has none. */
     skew: SkewFigures | null;
+    /** Of which iterations the shares of processes side by side are, if not of all. */
+    of_which: string[];
 }
 
 /** What `tllmprof report --json` prints. Keys that end with `ns` are in nanoseconds; moments are on the clock `CLOCK_MONOTONIC`. Every key is always present; what is not known or was not measured is `null`. */
@@ -25,9 +27,13 @@ export interface Report {
 export interface ProcessFigures {
     /** What distinguishes it from the others. */
     name: string;
+    /** What the GPU's time is called by where it was measured, and of how many iterations it is; `null`: there are none. */
+    gpu_name: string | null;
     /** How many iterations are in no figure, and why; `null`: all are in all. */
     uncounted: string | null;
-    /** How much of the time the recorder took; `null`: there are no iterations. Unit: part of 1. */
+    /** Why there are no figures of iterations; `null`: there are some. */
+    nothing: string | null;
+    /** How much of the time the recorder took; `null`: not known. Unit: part of 1. */
     own_share: number | null;
     /** For each of `calls`. */
     calls: Each[];
@@ -53,8 +59,8 @@ export interface ProcessFigures {
 export interface SkewFigures {
     /** How many iterations several processes have. Unit: iterations. */
     iterations: number;
-    /** The place of the process that was the slowest most often. */
-    most_often: number;
+    /** The place of the process that was the slowest most often; `null`: none ever was. */
+    most_often: number | null;
 }
 
 /** A process: what its record says. What is not known is empty or `null`. */
@@ -177,7 +183,9 @@ export interface Process {
 export interface Skew {
     /** How much longer the slowest process took than the fastest, over these iterations. */
     spread: Quantiles;
-    /** For each of `processes`: in how many of these iterations it was the slowest. Unit: iterations. */
+    /** For each of `processes`: in how many of these iterations it is. Unit: iterations. */
+    common: number[];
+    /** For each of `processes`: in how many of these iterations it took longer than all others. Unit: iterations. */
     slowest: number[];
     /** These iterations, in the order of their numbers. */
     iterations: SkewStep[];
@@ -209,10 +217,10 @@ export interface Each {
 
 /** Figures of the kernels of one name. */
 export interface KernelFigures {
-    /** How much of the time of all kernels they take. Unit: part of 1. */
-    share: number;
-    /** How long each takes in the mean. Unit: ns. */
-    mean_ns: number;
+    /** How much of the time of all kernels they take; `null`: the driver did not say. Unit: part of 1. */
+    share: number | null;
+    /** How long each takes in the mean; `null` likewise. Unit: ns. */
+    mean_ns: number | null;
 }
 
 /** Figures of learned routers. */
@@ -240,6 +248,8 @@ export interface Window {
     first: number;
     /** The number of its last iteration. */
     last: number;
+    /** How many iterations between those are missing. Unit: iterations. */
+    missing: number;
     /** Whether it was closed. */
     closed: boolean;
     /** Whether something other than its last iteration closed it, such as the end of the process. */
@@ -252,23 +262,25 @@ export interface Window {
     iterations: Iteration[];
 }
 
-/** Iterations, one after the other. Shares are of the sum of their durations. */
+/** Iterations, one after the other. */
 export interface Sum {
     /** How many there are. Unit: iterations. */
     iterations: number;
     /** Iterations in a second; `null`: they took no time. Unit: 1/s. */
     per_second: number | null;
-    /** The time from the first one's start to the last one's end, summed over windows. Unit: ns. */
+    /** The time from the first one's start to the last one's end, summed over windows, without iterations that are missing or do not qualify. Unit: ns. */
     wall_ns: number;
     /** How long they took, without waiting for requests. */
     time: Quantiles;
+    /** Of how many iterations `idle`, `wait` and `wait_share` are: those without kernels, where there are such, as recording kernels makes iterations longer. Unit: iterations. */
+    host_iterations: number;
     /** How long their threads waited for requests. */
     idle: Quantiles;
     /** How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured. */
     gpu: Quantiles | null;
     /** What the GPU's time was measured by, and in which iterations. */
     gpu_from: GpuFrom;
-    /** In how many iterations it was measured. */
+    /** Of how many iterations `gpu` and `gpu_share` are. Unit: iterations. */
     gpu_iterations: number;
     /** How much of the time of those iterations the GPU was busy; `null`: not measured. Unit: part of 1. */
     gpu_share: number | null;
@@ -278,11 +290,11 @@ export interface Sum {
     without_kernels: Quantiles | null;
     /** How long the iteration's thread waited for the GPU in CUDA calls. */
     wait: Quantiles;
-    /** How much of the time that is, of the iterations that `host` of the ledger is of. Unit: part of 1. */
+    /** How much of the time of these iterations that is. Unit: part of 1. */
     wait_share: number;
-    /** How much of the time of all iterations their threads waited for the GIL. Unit: part of 1. */
+    /** How much of the time of all iterations, without waiting for requests, their threads waited for the GIL. Unit: part of 1. */
     gil_wait_share: number;
-    /** How much of the time of all iterations Python's garbage collections took, on all threads. Unit: part of 1. */
+    /** How much of the same time Python's garbage collections took, on all threads. Unit: part of 1. */
     gc_share: number;
     /** Launches of kernels and graphs, on all threads. Unit: launches per iteration. */
     launches: number;
@@ -338,8 +350,14 @@ export interface Outside {
 
 /** Where the time of iterations goes. The shares of each list add up to 1. */
 export interface Ledger {
+    /** How many iterations qualify. Unit: iterations. */
+    iterations: number;
+    /** Of how many of them `host` is. Unit: iterations. */
+    host_iterations: number;
     /** The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts for the inner one alone. */
     host: LedgerRow[];
+    /** Of how many of them `gpu` is. Unit: iterations. */
+    gpu_iterations: number;
     /** The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured. `from first work to last`: CUDA events measured it, and gaps between kernels are in it. Time in which it had nothing to do is by what the thread of the iteration did meanwhile. */
     gpu: LedgerRow[];
     /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */
@@ -420,12 +438,12 @@ export interface Kernel {
     short_name: string;
     /** How many ran. Unit: kernels. */
     count: number;
-    /** How long they took in all. Unit: ns. */
-    total_ns: number;
-    /** How long the longest took. Unit: ns. */
-    max_ns: number;
-    /** How long the shortest took. Unit: ns. */
-    min_ns: number;
+    /** How long they took in all; `null`: the driver did not say. Unit: ns. */
+    total_ns: number | null;
+    /** How long the longest took; `null` likewise. Unit: ns. */
+    max_ns: number | null;
+    /** How long the shortest took; `null` likewise. Unit: ns. */
+    min_ns: number | null;
 }
 
 /** The copies of one kind, or all memory sets. */
@@ -434,8 +452,8 @@ export interface Copy {
     kind: string;
     /** How many there were. Unit: copies. */
     count: number;
-    /** How long they took in all. Unit: ns. */
-    total_ns: number;
+    /** How long they took in all; `null`: the driver did not say. Unit: ns. */
+    total_ns: number | null;
     /** How much they moved or set in all. Unit: bytes. */
     bytes: number;
 }
@@ -446,10 +464,10 @@ export interface KernelWindow {
     iterations: number;
     /** How long they took in all. Unit: ns. */
     wall_ns: number;
-    /** How long at least one kernel or copy ran in them, of the device where that is longest. Unit: ns. */
-    busy_ns: number;
-    /** How long that device did nothing between two kernels or copies of one iteration. Unit: ns. */
-    gaps_ns: number;
+    /** How long at least one kernel or copy ran in them, of the device where that is longest; `null`: the driver did not say when kernels ran. Unit: ns. */
+    busy_ns: number | null;
+    /** How long that device did nothing between two kernels or copies of one iteration; `null` likewise. Unit: ns. */
+    gaps_ns: number | null;
     /** Kernels that began in them. Unit: kernels. */
     kernels: number;
     /** Kernels and copies that are missing. */
@@ -519,7 +537,7 @@ export interface Quantiles {
 export interface SkewStep {
     /** The iteration's number. */
     n: number;
-    /** The place in `processes` of the process that took longest. */
+    /** The place in `processes` of the process that took longest; where several took as long, of one of them. */
     slowest: number;
     /** The place in `processes` of the process that took shortest. */
     fastest: number;

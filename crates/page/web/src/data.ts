@@ -67,6 +67,12 @@ async function columns(id: string): Promise<Columns | null> {
     return new Columns(new Uint8Array(await new Response(inflated).arrayBuffer()));
 }
 
+/** Whether nothing says that the GPU time of an iteration was not taken: it is there, or there is none of any, or no work. */
+export function isTimed(iterations: Iterations, i: number): boolean {
+    const { gpu, busy, launches } = iterations;
+    return !Number.isNaN(gpu[i]) || !Number.isNaN(busy[i]) || launches[i] === 0 || !iterations.has_gpu;
+}
+
 /** The iterations of a process, in the order of their windows. Times in ns; `gpu` is NaN where not measured. */
 export interface Iterations {
     /** Of each window the first of its iterations and the one after its last. */
@@ -80,6 +86,8 @@ export interface Iterations {
     wait: Float64Array; gil: Float64Array; gc: Float64Array; kernels: Float64Array;
     /** How long the GPU was at work by its kernels, where these were taken, which stretches an iteration. */
     busy: Float64Array;
+    /** Some have one of these two. */
+    has_gpu: boolean;
     /** What was in its batch: the phase, by its place in `PHASES`, requests, tokens, and those of prompts. */
     phase: Uint8Array; requests: Float64Array; tokens: Float64Array; prefill: Float64Array;
     /** Whether the timeline has its events. */
@@ -98,11 +106,12 @@ export async function readIterations(place: number): Promise<Iterations> {
         windows, n: from.differences(length), start: from.differences(length), dur: more(), gpu: more(),
         idle: more(), worked: new Float64Array(length), thread: more(), cut: from.bytes8(length), qualifies: from.bytes8(length), launches: more(), calls: more(),
         wait: more(), gil: more(), gc: more(), kernels: more(), busy: more(),
-        phase: from.bytes8(length), requests: more(), tokens: more(), prefill: more(), shown: from.bytes8(length),
+        phase: from.bytes8(length), requests: more(), tokens: more(), prefill: more(), shown: from.bytes8(length), has_gpu: false,
     };
     for (let i = 0; i < length; i++) found.worked[i] = Math.max(0, found.dur[i] - found.idle[i]);
     for (const column of [found.gpu, found.busy]) {
         for (let i = 0; i < length; i++) column[i] = column[i] === 0 ? NaN : column[i] - 1;
+        found.has_gpu ||= column.some((ns) => !Number.isNaN(ns));
     }
     return found;
 }

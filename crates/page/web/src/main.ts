@@ -3,8 +3,8 @@
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
 import { histogram, iterationChart, rankChart } from "./charts";
-import { Data, Process } from "./contract";
-import { Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
+import { Data, Process, ProcessFigures } from "./contract";
+import { isTimed, Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { button, card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
 import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
@@ -56,15 +56,19 @@ function layout() {
     document.body.append(head(), main);
 }
 
-function quantiles(process: Process): HTMLElement {
+/** How long iterations take and what in them, and of how many iterations each row is. */
+function quantiles(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     if (!inside) return el("div");
     // Taking kernels stretches iterations.
-    const { with_kernels, without_kernels } = inside;
+    const { with_kernels, without_kernels, iterations, host_iterations: host } = inside;
     const stretched = with_kernels && without_kernels;
+    const of = (some: number) => (some < iterations ? ` (${some})` : "");
     const sets = [
-        ["iteration", inside.time], ["with kernels", stretched && with_kernels], ["without", stretched && without_kernels],
-        ["GPU time", inside.gpu], ["GPU waits", inside.wait.max_ns > 0 ? inside.wait : null],
+        [`iteration (${iterations})`, inside.time],
+        [`with kernels (${iterations - host})`, stretched && with_kernels], [`without (${host})`, stretched && without_kernels],
+        [figures.gpu_name ?? "GPU time", inside.gpu], [`waits for the GPU${of(host)}`, inside.wait.max_ns > 0 ? inside.wait : null],
+        [`waits for requests${of(host)}`, inside.idle.max_ns > 0 ? inside.idle : null],
     ] as const;
     return el("table", { class: "small" }, el("thead", {}, el("tr", {}, el("td"), ...["p50", "p90", "p99", "max"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, ...sets.flatMap(([name, of]) => of ? [el("tr", {}, el("th", { scope: "row" }, name),
@@ -89,7 +93,7 @@ async function show(place: number) {
     if (choose) choose.value = String(place);
     parts.verdict.replaceChildren(verdict(process, figures));
     parts.ledger.replaceChildren(ledger(process));
-    document.getElementById("quantiles")?.replaceChildren(quantiles(process));
+    document.getElementById("quantiles")?.replaceChildren(quantiles(process, figures));
     parts.distribution.replaceChildren();
     times(place);
     histogram(parts.distribution, process, iterations);
@@ -134,7 +138,7 @@ function times(place: number) {
     parts.batches.replaceChildren(...(batched ? [card("Batches", "time against tokens, and how long iterations of each phase and size take",
         el("div", { class: "batches" }, el("div", {}, points, legend(place, true)), batched))] : []));
     if (batched) scatter(points, process, iterations, pick);
-    parts.key.replaceChildren(of_phase ? legend(place, false) : causes(process));
+    parts.key.replaceChildren(of_phase ? legend(place, false) : causes(process, iterations));
     const way = (name: string, title: string, is_phase: boolean) => {
         const made = button(name, title, () => {
             by_phase = is_phase;
@@ -160,11 +164,12 @@ function again(place: number, card: Element | null, name: string) {
 }
 
 /** What the colours of causes mean. */
-function causes(process: Process): HTMLElement {
+function causes(process: Process, iterations: Iterations): HTMLElement {
     const { inside } = process;
+    const gpu = `GPU time${iterations.n.some((_, i) => !isTimed(iterations, i)) ? "; no line: not taken" : ""}`;
     const there: [string, string, unknown][] = [
         ["host", "rest of the iteration", true], ["idle", "waiting for requests", inside && inside.idle.max_ns > 0], ["gc", "GC", process.gc.length], ["gil-wait", "GIL wait", process.gil_wait.count],
-        ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", "GPU time", inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],
+        ["wait", "waits for the GPU", inside?.wait_share], ["gpu-line", gpu, inside?.gpu], ["missing", "left out of the figures", process.unqualified.length],
     ];
     return el("ul", { class: "legend" }, ...there.flatMap(([colour, name, is]) =>
         is ? [el("li", {}, el("i", { style: `background: var(--${colour})` }), name)] : []));

@@ -9,7 +9,7 @@ import { bytes, change, count, quantity, rate, share, time } from "./format";
 export function verdict(process: Process, figures: ProcessFigures): HTMLElement {
     const { inside } = process;
     const left_out = figures.uncounted && el("p", { class: "caption", id: "uncounted" }, figures.uncounted);
-    if (!inside) return el("div", {}, el("p", {}, process.unqualified.length ? "No iteration counts." : "No iteration was recorded."), left_out);
+    if (!inside) return el("div", {}, el("p", { id: "nothing" }, figures.nothing), left_out);
     const tile = (name: string, value: string, id = "") => el("div", { class: "tile" }, el("dt", {}, name), el("dd", id ? { id } : {}, value));
     const per_second = inside.per_second === null ? "–" : inside.per_second < 1000 ? rate(inside.per_second) : count(inside.per_second);
     return el("div", { class: "verdict" },
@@ -33,7 +33,9 @@ function windowsLine(process: Process): string {
     const many = windows.length === 1 ? "window" : "windows";
     const left_out = process.unqualified.reduce((sum, { iterations }) => sum + iterations, 0);
     const of = left_out ? ` of ${count(inside.iterations + left_out)}` : "";
-    return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${open}`;
+    const gaps = windows.reduce((sum, { missing }) => sum + missing, 0);
+    const missing = gaps ? `; ${count(gaps)} are missing` : "";
+    return `${many} ${names}: ${count(inside.iterations)}${of} iterations in ${time(inside.wall_ns)}${missing}${open}`;
 }
 
 /** The colours of kinds of causes. */
@@ -58,14 +60,16 @@ export function ledger(process: Process): HTMLElement {
         ])));
 }
 
-function bars({ inside, kernel_window }: Process, { host, gpu, stretched }: Ledger): HTMLElement[] {
-    const longer = "recording kernels made these iterations longer";
-    const without = kernel_window && kernel_window.iterations > 0 ? "in iterations without kernels" : "";
-    const measured = inside && inside.gpu_iterations < inside.iterations
-        ? `measured in ${count(inside.gpu_iterations)} of ${count(inside.iterations)} iterations` : "";
+/** The bars of a ledger, with how many iterations each is of. */
+function bars({ inside }: Process, ledger: Ledger): HTMLElement[] {
+    const of = (some: number) => (some < ledger.iterations ? `${count(some)} of ${count(ledger.iterations)} iterations` : "");
+    const longer = "recording kernels made them longer";
+    const said = (...parts: string[]) => parts.filter(Boolean).join("; ");
+    const host = of(ledger.host_iterations) && `${of(ledger.host_iterations)}, those without kernels`;
+    const gpu = of(ledger.gpu_iterations) && `measured in ${of(ledger.gpu_iterations)}`;
     return [
-        ...bar("Host", "host", host, stretched ? longer : without),
-        ...bar("GPU", "gpu", gpu, inside?.gpu_from === "events" ? measured : longer),
+        ...bar("Host", "host", ledger.host, said(host, ledger.stretched ? longer : "")),
+        ...bar("GPU", "gpu", ledger.gpu, said(gpu, inside?.gpu_from === "events" ? "" : longer)),
     ];
 }
 
@@ -139,7 +143,7 @@ const longTable = (title: string, caption: string, heads: string[], rows: Cell[]
 export const mono = (text: string, whole = text) => el("span", { class: "name", title: whole }, text);
 
 export function slowest(process: Process, show: (n: number, dur: number) => void): HTMLElement | null {
-    if (process.slowest.length < 2) return null;
+    if (!process.slowest.length) return null;
     const rows = process.slowest.map((slow): Cell[] => {
         const said = slow.causes.map(({ cause, held_by, detail, more_ns }) => cause === "unexplained" ? `${cause} ${change(more_ns)}` :
             `${change(more_ns)} ${cause}${held_by === null ? "" : ` (held by ${held_by})`}${detail === null ? "" : ` (${detail})`}`);
@@ -150,6 +154,9 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
     });
     return card("Slowest iterations", "and what took longer in them than in the mean one", table(["iteration", "cause", "took"], rows, 2));
 }
+
+/** A figure, if it is known. */
+const known = (say: (value: number) => string, value: number | null) => (value === null ? "–" : say(value));
 
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
     const { kernels: list, kernel_window: inside } = process;
@@ -162,8 +169,8 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
         ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels${inside.samples ? ` (${inside.samples.text})` : ""}`
         : "of kernel windows";
     return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [
-        mono(kernel.short_name, kernel.name), share(figures.kernels[at].share), time(kernel.total_ns), count(kernel.count),
-        time(figures.kernels[at].mean_ns), time(kernel.max_ns),
+        mono(kernel.short_name, kernel.name), known(share, figures.kernels[at].share), known(time, kernel.total_ns), count(kernel.count),
+        known(time, figures.kernels[at].mean_ns), known(time, kernel.max_ns),
     ]));
 }
 
@@ -205,7 +212,7 @@ export function tables(process: Process, figures: ProcessFigures): HTMLElement[]
         named("CUDA calls", "on all threads, inside windows", "call", process.calls, figures.calls),
         copies.length ? longTable("Copies", "by the GPU", ["kind", "count", "bytes", "rate", "total"], copies.map((copy, at) => [
             copy.kind, count(copy.count), bytes(copy.bytes),
-            ((rate) => (rate === null ? "–" : `${bytes(rate)}/s`))(figures.copies[at]), time(copy.total_ns),
+            ((rate) => (rate === null ? "–" : `${bytes(rate)}/s`))(figures.copies[at]), known(time, copy.total_ns),
         ])) : null,
         metrics.length ? longTable("GPU metrics", "inside windows", ["metric", "mean", "max", "samples"], metrics.map((metric) => [
             `GPU ${metric.device} ${metric.metric}`, quantity(metric.mean, metric.unit), quantity(metric.max, metric.unit), count(metric.samples),
@@ -217,20 +224,21 @@ export function tables(process: Process, figures: ProcessFigures): HTMLElement[]
 }
 
 /** Processes side by side. */
-export function rankTable({ report, processes }: Data, current: number, pick: (place: number) => void): HTMLElement {
+export function rankTable({ report, processes, of_which }: Data, current: number, pick: (place: number) => void): HTMLElement {
     const { skew } = report;
     const rows = report.processes.map((process, place): Cell[] => {
         const { inside } = process;
         const name = button(processes[place].name, `Show ${processes[place].name}`, () => pick(place));
         name.prepend(el("i", { style: `background: var(--${rankColour(place)})` }));
         if (place === current) name.setAttribute("aria-current", "true");
-        if (!inside) return [name, process.host, "", "", "", "", "", ""];
+        if (!inside) return [name, process.host, "", "", "", "", "", "", "", ""];
         return [
-            name, process.host, inside.per_second === null ? "" : rate(inside.per_second), time(inside.time.p50_ns), time(inside.time.max_ns),
-            inside.gpu_share === null ? "" : share(inside.gpu_share), share(inside.wait_share), skew ? count(skew.slowest[place]) : "",
+            name, process.host, count(inside.iterations), inside.per_second === null ? "" : rate(inside.per_second), time(inside.time.p50_ns), time(inside.time.max_ns),
+            inside.gpu_share === null ? "" : share(inside.gpu_share), count(inside.gpu_iterations), share(inside.wait_share), skew && skew.common[place] > 0 ? count(skew.slowest[place]) : "",
         ];
     });
-    return table(["process", "host", "per s", "p50", "max", "GPU", "waits", "slowest"], rows, 2);
+    const made = table(["process", "host", "iters", "per s", "p50", "max", "GPU", "timed", "waits", "slowest"], rows, 2);
+    return el("div", {}, made, ...of_which.map((line) => el("p", { class: "caption" }, line)));
 }
 
 /** Who is the slowest, how often, and by how much. */
@@ -238,8 +246,9 @@ export function rankCaption({ report, processes, skew: figures }: Data): string 
     const { skew } = report;
     if (!skew || !figures) return "they have no iterations in common";
     const { most_often: most, iterations } = figures;
-    return `${processes[most].name} was the slowest in ${count(skew.slowest[most])} of ${count(iterations)} iterations; ` +
-        `slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
+    const who = most === null ? `none was slower than the others in ${count(iterations)} iterations`
+        : `${processes[most].name} was the slowest in ${count(skew.slowest[most])} of ${count(iterations)} iterations`;
+    return `${who}; slowest less fastest: ${time(skew.spread.p50_ns)} (p50), ${time(skew.spread.max_ns)} at most`;
 }
 
 /** What a reader of the figures has to know of the record. */

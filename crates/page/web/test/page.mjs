@@ -238,10 +238,17 @@ await open("one", {}, async (page) => {
     assert.ok(lines.some((line) => line.endsWith(`, ${inside.per_second.toFixed(0)} a second`)));
     assert.equal(await page.textContent("#rate"), inside.per_second.toFixed(0));
     const times = await page.$$eval("#quantiles tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
-    for (const [in_page, in_text, of] of [["iteration", "iteration ", inside.time], ["GPU time", "GPU time", inside.gpu], ["GPU waits", "waits for", inside.wait]]) {
-        const [, ...cells] = times.find(([name]) => name === in_page);
-        assert.deepEqual(line(lines, in_text).slice(1, 5), cells);
-        ["p50", "p90", "p99", "max"].forEach((quantile, at) => isTime(cells[at], of[`${quantile}_ns`]));
+    // Text and page say alike of how many iterations each row is.
+    const of = (some) => (some < inside.iterations ? ` (${some})` : "");
+    for (const [name, of_name] of [
+        [`iteration (${inside.iterations})`, inside.time], [`GPU time${of(inside.gpu_iterations)}`, inside.gpu],
+        [`waits for the GPU${of(inside.host_iterations)}`, inside.wait],
+    ]) {
+        const [, ...cells] = times.find(([other]) => other === name) ?? [];
+        const [in_text, ...said] = line(lines, name);
+        assert.equal(in_text, name);
+        assert.deepEqual(said.slice(0, 4), cells);
+        ["p50", "p90", "p99", "max"].forEach((quantile, at) => isTime(cells[at], of_name[`${quantile}_ns`]));
     }
 
     // Where the time goes.
@@ -310,9 +317,18 @@ await open("ranks", {}, async (page) => {
     const rows = await page.$$eval(".ranks tbody tr", (rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
     rows.forEach(([name, host, ...cells], rank) => {
         assert.equal(name, `rank ${rank}`);
-        // After the process's ID and its number of iterations.
-        assert.deepEqual(line(lines, `${rank} ${host} `).slice(3), cells);
+        // After the process's ID.
+        const said = lines.find((line) => line.trimStart().startsWith(`${rank} ${host} `)).trim().split(/ +/);
+        assert.equal(said.slice(3).join(" "), cells.join(" "));
+        const { inside, ledger } = report("ranks").processes[rank];
+        assert.deepEqual([cells[0], cells[5]], [inside.iterations, inside.gpu_iterations].map(String));
+        assert.deepEqual([ledger.iterations, ledger.gpu_iterations], [inside.iterations, inside.gpu_iterations]);
     });
+    // Of which iterations the shares are.
+    const captions = await page.$$eval(".ranks .caption", (all) => all.map((one) => one.textContent));
+    const under = captions.filter((caption) => /^(GPU|waits): /.test(caption));
+    assert.equal(under.length, 2, captions.join());
+    for (const caption of under) assert.ok(lines.includes(caption), caption);
 });
 
 /** How well one colour is read on another (WCAG's contrast ratio). */
@@ -465,6 +481,41 @@ const pixelOf = (page, chart, x, y) => page.$eval(chart, (chart, [x, y]) => {
     const { data } = copy.getImageData(0, 0, 1, 1);
     return data[3] > 0 ? [...data.slice(0, 3)] : null;
 }, [x, y]);
+
+// Where GPU times were taken in some iterations alone the others have no line, and one between them is a point.
+for (const [colorScheme, width] of [["light", 800], ["dark", 1400]]) {
+    await open("gaps", { colorScheme, viewport: { width, height: 900 } }, async (page) => {
+        const [process] = report("gaps").processes;
+        const all = process.windows[0].iterations;
+        const timed = all.filter((one) => one.gpu_ns !== null).map((one) => one.n);
+        assert.deepEqual(timed, [100, 101, 102, 103, 104, 105, 106, 107, 116]);
+        const chart = "[data-iterations]";
+        const colour = await css(page, "gpu-line");
+        const drawn = (n) => page.$eval(chart, (chart, [part, colour]) => {
+            const canvas = chart.querySelector("canvas");
+            const over = chart.querySelector(".u-over");
+            const [left, wide] = [over.offsetLeft + part * over.clientWidth - 2, 4].map((x) => Math.round(x * devicePixelRatio));
+            const copy = new OffscreenCanvas(wide, canvas.height).getContext("2d", { willReadFrequently: true });
+            copy.drawImage(canvas, -left, 0);
+            const { data } = copy.getImageData(0, 0, wide, canvas.height);
+            for (let at = 0; at < data.length; at += 4) if (colour.every((one, rgb) => data[at + rgb] === one)) return true;
+            return false;
+        }, [(n - 100 + 0.5) / 17, colour]);
+        for (const { n } of all) assert.equal(await drawn(n), timed.includes(n), `iteration ${n}`);
+        const legends = (await page.$$eval(".legend li", (all) => all.map((one) => one.textContent)));
+        for (const said of ["GPU time; no line: not taken", "measured in 9 of 17 iterations"]) assert.ok(legends.includes(said), legends.join());
+        const { width: across } = await page.locator(`${chart} .u-over`).boundingBox();
+        for (const [n, says] of [[104, /GPU time \d/], [111, /GPU time not taken/]]) {
+            await page.locator(`${chart} .u-over`).hover({ position: { x: ((n - 100 + 0.5) / 17) * across, y: 60 } });
+            assert.match(await page.textContent(`${chart} .tip`), says);
+            await page.locator(`${chart} .u-over`).click({ position: { x: ((n - 100 + 0.5) / 17) * across, y: 60 } });
+            assert.match(await page.textContent(".timeline"), says);
+        }
+        // Text and page say it alike.
+        const rows = await page.$$eval("#quantiles th", (all) => all.map((one) => one.textContent));
+        assert.ok(rows.includes("GPU time (9)") && line(text("gaps"), "GPU time (9)"));
+    });
+}
 
 // What is in batches: phases have colours that differ from the page's, and figures leave idle ones out.
 const PHASE_COLOURS = ["prefill", "decode", "mixed", "idle"].map((phase) => `phase-${phase}`);
@@ -687,7 +738,7 @@ await open("few", {}, async (page) => {
 });
 
 await open("nothing", {}, async (page) => {
-    assert.match(await page.textContent("main"), /No iteration was recorded/);
+    assert.match(await page.textContent("main"), /no iteration was recorded/);
 });
 
 // Whatever is in a record, what is left of it can be gone through.

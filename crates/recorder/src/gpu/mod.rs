@@ -74,9 +74,6 @@ lifecycle::global! {
     /// in theirs.
     #[fork(reset)]
     static OWN: AtomicU64 = AtomicU64::new(0);
-    /// Ticks of a nanosecond, as the bits of a number.
-    #[fork(keep = "stored where a window opens")]
-    static PER_NS: AtomicU64 = AtomicU64::new(0);
     /// In which iterations times are taken, and the latest one that is of them.
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
@@ -135,7 +132,6 @@ pub fn window_opens(capturing: bool) {
     if !capturing {
         pool::expect(driver, driver.context());
     }
-    PER_NS.store(clock::ticks_per_ns().to_bits(), Ordering::Relaxed);
     PHASE.on(phase::Event::Opens);
 }
 
@@ -154,8 +150,8 @@ pub fn make_events() {
     }
 }
 
-/// Work is for this iteration from here on.
-pub fn iteration_begins(n: u64) {
+/// Work is for this iteration from here on. `excluded`: the condition on batches does not hold for it.
+pub fn iteration_begins(n: u64, excluded: bool) {
     if PHASE.peek() == Phase::Timing
         && let Some(mut sampling) = SAMPLING.try_lock()
     {
@@ -163,7 +159,7 @@ pub fn iteration_begins(n: u64) {
             pairs: PAIRS.load(Ordering::Relaxed),
             by_clock: BY_CLOCK.load(Ordering::Relaxed),
         };
-        let is_taken = sampling.begins(since_ns(0) as u64, spans);
+        let is_taken = sampling.begins(clock::ticks(), spans, excluded);
         TAKEN.store(if is_taken { n } else { NONE }, Ordering::Relaxed);
     }
     LATEST.store(n, Ordering::Relaxed);
@@ -315,18 +311,13 @@ fn is_at_once(stream: &Stream, ns: f64) -> bool {
     ns <= f64::from(stream.launches() + 1) * AT_ONCE_NS
 }
 
-/// As [`clock::ticks_per_ns`], which asks the kernel, said when a window last opened.
-fn ticks_per_ns() -> f64 {
-    f64::from_bits(PER_NS.load(Ordering::Relaxed))
-}
-
 /// Nanoseconds that have passed since a tick.
 fn since_ns(ticks: u64) -> f64 {
     between_ns(ticks, clock::ticks())
 }
 
 fn between_ns(since: u64, until: u64) -> f64 {
-    until.saturating_sub(since) as f64 / ticks_per_ns()
+    until.saturating_sub(since) as f64 / clock::recent_ticks_per_ns()
 }
 
 /// A call has waited for a stream from `since` to `until`, in ticks.

@@ -13,7 +13,7 @@ use std::time::Instant;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Counter, Event as Recorded, Info, What};
 
-use super::super::{add, facts, writers};
+use super::super::{add, clock, facts, writers};
 use super::driver::{BesideCaptures, Driver, Event, Status};
 use super::supply::{self, Supply};
 use tllmprof_platform::log;
@@ -432,7 +432,7 @@ impl Pool {
     /// Reads spans that have happened, in their order, so many at most and for so long.
     fn read(&mut self, driver: Driver, most: usize, within: Duration) {
         let _beside = BesideCaptures::new(driver);
-        let per_ns = super::ticks_per_ns();
+        let per_ns = clock::recent_ticks_per_ns();
         let since = Instant::now();
         for _ in 0..most {
             if self.supply.is_dead() || self.unread_count == 0 || since.elapsed() >= within {

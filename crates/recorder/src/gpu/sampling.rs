@@ -1,9 +1,12 @@
 //! In which iterations GPU times are taken: in all, where that costs a step at most a hundredth of its time, else in some.
 //!
 //! Iterations are taken in blocks, one block in so many, from the window's first iteration on: work of one iteration
-//! may run in the next, and steps of several kinds follow one another.
+//! may run in the next, and steps of several kinds follow one another. Iterations that the condition of `TLLMPROF_WHERE`
+//! excludes are none of a block, so that the others are taken as often as without one; they are taken where all are.
 
 use tllmprof_config::GpuTimes;
+
+use crate::clock;
 
 /// Iterations of a block.
 pub const BLOCK: u64 = 8;
@@ -29,9 +32,9 @@ pub struct Sampling {
     /// What was asked for.
     pub mode: GpuTimes,
     every: u64,
-    /// Iterations of the window so far.
+    /// Iterations of the window so far that are not excluded.
     place: u64,
-    /// When the latest one began, if it was taken; nanoseconds on any clock.
+    /// When the latest one began, if it was taken, in ticks.
     since: Option<u64>,
     /// What those took that were taken since the last decision, and the spans by then.
     took: [u64; BLOCK as usize],
@@ -62,8 +65,8 @@ impl Sampling {
         self.known = 0;
     }
 
-    /// An iteration begins at `now`, in nanoseconds; whether its GPU times are taken.
-    pub fn begins(&mut self, now: u64, spans: Spans) -> bool {
+    /// An iteration begins at `now`, in ticks; whether its GPU times are taken.
+    pub fn begins(&mut self, now: u64, spans: Spans, excluded: bool) -> bool {
         if let Some(since) = self.since.take() {
             self.took[self.known] = now.saturating_sub(since);
             self.known += 1;
@@ -77,9 +80,11 @@ impl Sampling {
         let is_taken = match self.mode {
             GpuTimes::Off => false,
             GpuTimes::All => true,
-            GpuTimes::Auto => (self.place / BLOCK).is_multiple_of(self.every),
+            GpuTimes::Auto => {
+                self.every == 1 || !excluded && (self.place / BLOCK).is_multiple_of(self.every)
+            }
         };
-        self.place += 1;
+        self.place += u64::from(!excluded);
         self.since = is_taken.then_some(now);
         is_taken
     }
@@ -89,7 +94,7 @@ impl Sampling {
         let by_clock = spans.by_clock.saturating_sub(self.spans.by_clock);
         let cost = (pairs * PAIR_NS + by_clock * CLOCK_NS) / BLOCK;
         self.took.sort_unstable();
-        let median = self.took[self.took.len() / 2];
+        let median = clock::ns(self.took[self.took.len() / 2]);
         self.every = (cost * PART).div_ceil(median.max(1)).clamp(1, MOST);
         self.known = 0;
     }
@@ -111,7 +116,7 @@ mod tests {
         sampling.window_opens();
         let mut spans = sampling.spans;
         let begins = |n: &u64| {
-            let is_taken = sampling.begins(n * ns, spans);
+            let is_taken = sampling.begins(ticks(n * ns), spans, false);
             if is_taken {
                 spans.pairs += of.pairs;
                 spans.by_clock += of.by_clock;
@@ -119,6 +124,37 @@ mod tests {
             is_taken
         };
         (0..iterations).filter(begins).collect()
+    }
+
+    fn ticks(ns: u64) -> u64 {
+        (ns as f64 * clock::recent_ticks_per_ns()) as u64
+    }
+
+    #[test]
+    fn what_a_condition_excludes_takes_no_place_in_a_block() {
+        // One of fifty satisfies it, as a phase would.
+        let is_in = |n: u64| n % 50 == 49;
+        let of = |ns: u64| {
+            let mut sampling = Sampling::new();
+            let (mut now, mut pairs) = (0, 0);
+            let begins = |n: &u64| {
+                let by_clock = 0;
+                let spans = Spans { pairs, by_clock };
+                let is_taken = sampling.begins(ticks(now), spans, !is_in(*n));
+                pairs += u64::from(is_taken);
+                now += ns;
+                is_taken
+            };
+            (0..1000).filter(begins).collect::<Vec<_>>()
+        };
+        // One block of four may be taken: that is eight of those that satisfy it, one after the other, and none of the
+        // others once that is decided.
+        let taken = of(100_000);
+        let wanted: Vec<_> = taken.iter().filter(|n| is_in(**n)).collect();
+        assert_eq!(wanted, [49, 99, 149, 199, 249, 299, 349, 399].each_ref());
+        assert_eq!(taken.len(), wanted.len() + BLOCK as usize);
+        // All are taken where that is cheap.
+        assert_eq!(of(1_000_000).len(), 1000);
     }
 
     const ONE: Spans = Spans {
@@ -180,11 +216,12 @@ mod tests {
         let mut now = 0;
         for n in 0..=BLOCK {
             sampling.begins(
-                now,
+                ticks(now),
                 Spans {
                     pairs: n,
                     by_clock: 0,
                 },
+                false,
             );
             now += if n == 3 { 1_000_000_000 } else { 100_000 };
         }

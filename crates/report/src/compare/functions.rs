@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use super::bootstrap::Change;
 use crate::ledger::LedgerKind;
 use crate::process::Process;
-use crate::window::Window;
 
 /// How many functions are shown, those that differ most first.
 const FUNCTIONS: usize = 20;
@@ -65,9 +64,7 @@ pub fn changes(processes: [&Process; 2]) -> Vec<FunctionChange> {
 /// The rows of the host's ledger that are divided by samples.
 fn rows(process: &Process) -> impl Iterator<Item = (String, Row)> {
     let ledger = &process.ledger;
-    let all = process.windows.iter().flat_map(Window::qualified);
-    let counted = all.filter(|one| ledger.stretched || one.gpu_busy.is_none());
-    let iterations = counted.count().max(1) as f64;
+    let iterations = ledger.host_iterations.max(1) as f64;
     // Samples are not taken in waits for requests.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
     let counts = process.stacks.counts;

@@ -30,8 +30,11 @@ struct JsonComparison<'a> {
     change: Option<JsonChange>,
     measures: Vec<JsonMeasure<'a>>,
     kernels: Vec<JsonPart<'a>>,
+    /// Of how many iterations those are, of both runs.
+    kernels_of: [u64; 2],
     /// By sampled stacks, those that differ by more than chance.
     functions: Vec<JsonPart<'a>>,
+    functions_of: [u64; 2],
     ranks: Vec<JsonRank>,
     /// Where one of the runs had balanced routing.
     routing: Option<JsonRouting>,
@@ -64,6 +67,9 @@ struct JsonMeasure<'a> {
     base: f64,
     other: f64,
     change: JsonChange,
+    /// Of how many iterations it is.
+    base_iterations: usize,
+    other_iterations: usize,
 }
 
 #[derive(Serialize)]
@@ -122,6 +128,8 @@ impl<'a> JsonComparison<'a> {
             base: measure.base,
             other: measure.other,
             change: JsonChange::of(measure.change),
+            base_iterations: measure.of[0],
+            other_iterations: measure.of[1],
         });
         let kernels = comparison.kernels.iter().map(|kernel| JsonPart {
             name: &kernel.name,
@@ -159,7 +167,9 @@ impl<'a> JsonComparison<'a> {
                 .map(|rate| JsonChange::of(rate.change)),
             measures: measures.collect(),
             kernels: kernels.collect(),
+            kernels_of: comparison.kernels_of,
             functions: functions.collect(),
+            functions_of: comparison.functions_of,
             ranks: ranks.collect(),
             routing: comparison.routing.as_ref().map(|routing| JsonRouting {
                 change: JsonChange::of(routing.change),

@@ -21,10 +21,17 @@ pub struct KernelChange {
     pub change: Option<Change>,
 }
 
+/// In how many iterations kernels were taken.
+pub fn steps(process: &Process) -> u64 {
+    process.kernel_window.map_or(0, |sum| sum.iterations)
+}
+
 /// The kernels that differ most, by what they take in an iteration.
 pub fn changes(processes: [&Process; 2]) -> Vec<KernelChange> {
-    let steps = processes.map(|process| process.kernel_window.map_or(0, |sum| sum.iterations));
-    if steps.contains(&0) {
+    let steps = processes.map(steps);
+    // Where the driver did not say how long kernels took, nothing is known of their times.
+    let has_times = |process: &Process| process.kernel_window.is_some_and(|sum| sum.has_times());
+    if steps.contains(&0) || !processes.into_iter().all(has_times) {
         return Vec::new();
     }
     let mut by_name: BTreeMap<&str, [Option<&KernelTotal>; 2]> = BTreeMap::new();

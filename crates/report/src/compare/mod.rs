@@ -9,6 +9,7 @@ mod functions;
 mod json;
 mod kernels;
 mod mix;
+mod notes;
 mod pace;
 mod text;
 
@@ -18,12 +19,10 @@ use tllmprof_config::PerfectRouter;
 use tllmprof_record::Phase;
 
 use crate::process::Process;
-use crate::state::State;
-use crate::text::lines::short;
 use bootstrap::{Change, Statistic, changes};
 use functions::FunctionChange;
 use kernels::KernelChange;
-use pace::{Pace, Which};
+use pace::{Gpu, Pace, Which};
 
 /// A difference below this part is none, however sure.
 const FLOOR: f64 = 0.005;
@@ -42,7 +41,10 @@ pub struct Comparison {
     other: Side,
     measures: Vec<Measure>,
     kernels: Vec<KernelChange>,
+    /// Of how many iterations those are, of both runs.
+    kernels_of: [u64; 2],
     functions: Vec<FunctionChange>,
+    functions_of: [u64; 2],
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
     notes: Vec<String>,
@@ -84,6 +86,8 @@ struct Measure {
     base: f64,
     other: f64,
     change: Change,
+    /// Of how many iterations it is, of both runs.
+    of: [usize; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,17 +128,28 @@ impl Comparison {
         let [many, others] = runs.each_ref().map(BTreeMap::len);
         let is_comparable = many == others || many == 0 || others == 0;
         let slowest = paces.each_ref().map(slowest);
-        let [base_side, other_side] =
-            [0, 1].map(|side| Side::of(&runs[side], slowest[side], &paces[side]));
-        let mut notes = notes(&runs, &base_side, &other_side, which);
+        let [base_side, other_side] = [0, 1].map(|side| {
+            Side::of(
+                [base, other][side],
+                &runs[side],
+                slowest[side],
+                &paces[side],
+            )
+        });
+        let mut notes = notes::of(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
         let (mut kernels, mut functions) = (Vec::new(), Vec::new());
+        let [mut kernels_of, mut functions_of] = [[0; 2]; 2];
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
             let of_slowest = [&paces[0][&a], &paces[1][&b]];
             times(of_slowest, &mut measures);
-            notes.extend(mix::differences(of_slowest));
-            gpu_times(processes, &mut measures, &mut notes);
+            let differences = mix::differences(of_slowest);
+            let is_alike = differences.is_empty();
+            notes.extend(differences);
+            gpu_times(processes, is_alike, &mut measures, &mut notes);
+            kernels_of = processes.map(kernels::steps);
+            functions_of = processes.map(|process| process.ledger.host_iterations);
             kernels = kernels::changes(processes);
             functions = functions::changes(processes);
         }
@@ -151,7 +166,9 @@ impl Comparison {
             other: other_side,
             measures,
             kernels,
+            kernels_of,
             functions,
+            functions_of,
             ranks: if several {
                 rank_changes(&paces)
             } else {
@@ -196,9 +213,15 @@ fn slowest(paces: &BTreeMap<u64, Pace>) -> Option<u64> {
 }
 
 impl Side {
-    fn of(run: &Ranks<'_>, slowest: Option<u64>, paces: &BTreeMap<u64, Pace>) -> Self {
+    fn of(
+        all: &[Process],
+        run: &Ranks<'_>,
+        slowest: Option<u64>,
+        paces: &BTreeMap<u64, Pace>,
+    ) -> Self {
         let rank = slowest.unwrap_or(0);
-        let process = run.get(&rank);
+        // One without iterations has a name, too.
+        let process = run.get(&rank).copied().or(all.first());
         let text = |of: fn(&Process) -> &str| {
             process.map_or_else(String::new, |process| of(process).to_owned())
         };
@@ -236,6 +259,7 @@ fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
         base: base.rate(),
         other: other.rate(),
         change: rate_change(base, other),
+        of: [base, other].map(|pace| pace.periods.len()),
     });
     let all = [
         ("iteration, mean", Statistic::Mean),
@@ -270,17 +294,38 @@ fn rate_change(base: &Pace, other: &Pace) -> Change {
     }
 }
 
-fn gpu_times(processes: [&Process; 2], measures: &mut Vec<Measure>, notes: &mut Vec<String>) {
-    match processes.map(pace::gpu) {
-        [Some((how, base)), Some((other_how, other))] if how == other_how => {
+/// `is_alike`: the batches of all iterations are.
+fn gpu_times(
+    processes: [&Process; 2],
+    is_alike: bool,
+    measures: &mut Vec<Measure>,
+    notes: &mut Vec<String>,
+) {
+    match processes.map(Gpu::of) {
+        [Some(base), Some(other)] if base.from == other.from => {
+            let mut sides = [base, other];
+            if !pace::alike(&mut sides) {
+                notes.push("GPU times were taken in some iterations, not the same ones".to_owned());
+            }
+            let [base, other] = sides.each_ref().map(|side| &side.pace);
+            if is_alike {
+                let differences = mix::differences([base, other]);
+                notes.extend(
+                    differences
+                        .into_iter()
+                        .map(|note| format!("GPU times: {note}")),
+                );
+            }
             let all = [
                 ("GPU time, mean", Statistic::Mean),
                 ("GPU time, p50", Statistic::Quantile(0.5)),
             ];
-            measure(&base, &other, &all, measures);
+            measure(&base.durations, &other.durations, &all, measures);
         }
         [Some(_), Some(_)] => notes.push("GPU times were not measured the same way".to_owned()),
-        _ => (),
+        [Some(_), None] => notes.push("GPU times: BASE alone has them".to_owned()),
+        [None, Some(_)] => notes.push("GPU times: OTHER alone has them".to_owned()),
+        [None, None] => (),
     }
     let [base, other] = processes.map(pace::busy);
     if !base.is_empty() && !other.is_empty() {
@@ -308,6 +353,7 @@ fn measure(
             base: statistic.of(base),
             other: statistic.of(other),
             change,
+            of: [base.len(), other.len()],
         });
     }
 }
@@ -324,94 +370,6 @@ fn rank_changes(paces: &[BTreeMap<u64, Pace>; 2]) -> Vec<RankChange> {
             change: rate_change(base, other),
         })
         .collect()
-}
-
-fn notes(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<String> {
-    let mut notes = Vec::new();
-    if base.rule != other.rule && base.iterations > 0 && other.iterations > 0 {
-        notes.push(format!(
-            "an iteration is not the same: {} and {}",
-            base.rule, other.rule
-        ));
-    }
-    let conditions = runs.each_ref().map(|run| {
-        let mut all = run.values().map(|process| process.facts.condition.as_str());
-        all.find(|condition| !condition.is_empty()).unwrap_or("all")
-    });
-    if conditions[0] != conditions[1] {
-        let [base, other] = conditions;
-        notes.push(format!("not the same iterations: {base}, and {other}"));
-    }
-    notes.extend(unlike(&base.command, &other.command));
-    if !runs[0].keys().eq(runs[1].keys()) {
-        let [base, other] = runs.each_ref().map(numbers);
-        notes.push(format!("not the same ranks: {base} and {other}"));
-    }
-    let have_kernels = runs
-        .iter()
-        .flat_map(BTreeMap::values)
-        .any(|process| process.kernel_window.is_some());
-    match which {
-        Which::WithoutKernels if have_kernels => {
-            notes.push("iterations in which kernels were taken are left out".to_owned());
-        }
-        Which::WithKernels => {
-            notes.push("kernels were taken in all of these, which stretches them".to_owned())
-        }
-        Which::All if have_kernels => {
-            notes.push("kernels were taken in some of these, which stretches them".to_owned());
-        }
-        Which::WithoutKernels | Which::All => (),
-    }
-    for (name, run) in ["BASE", "OTHER"].into_iter().zip(runs) {
-        if run
-            .values()
-            .any(|process| process.dropped > 0 || process.state() == State::Damaged)
-        {
-            notes.push(format!("{name} is not whole: see its report"));
-        }
-    }
-    notes
-}
-
-/// Where two commands differ: the words from the first to the last that are not the same, and the option that they
-/// belong to.
-fn unlike(base: &str, other: &str) -> Option<String> {
-    if base == other || base.is_empty() || other.is_empty() {
-        return None;
-    }
-    let sides = [base, other].map(|side| side.split_whitespace().collect::<Vec<_>>());
-    let [a, b] = &sides;
-    let same = |(one, other): &(&&str, &&str)| one == other;
-    let mut before = a.iter().zip(b).take_while(same).count();
-    let most = a.len().min(b.len()) - before;
-    let after = a
-        .iter()
-        .rev()
-        .zip(b.iter().rev())
-        .take(most)
-        .take_while(same)
-        .count();
-    if before > 0 && a[before - 1].starts_with('-') {
-        before -= 1;
-    }
-    let [a, b] = sides.each_ref().map(|side| {
-        match side.get(before..side.len() - after).unwrap_or_default() {
-            [] => "nothing there".to_owned(),
-            words => short(&words.join(" "), 25),
-        }
-    });
-    Some(format!("the commands differ: {a} and {b}"))
-}
-
-/// The ranks of a run, as far as a line has room for them.
-fn numbers(run: &Ranks<'_>) -> String {
-    let shown: Vec<_> = run.keys().take(8).map(u64::to_string).collect();
-    let more = if run.len() > shown.len() { " …" } else { "" };
-    match shown.as_slice() {
-        [] => "none".to_owned(),
-        shown => shown.join(" ") + more,
-    }
 }
 
 impl Outcome {

@@ -1,7 +1,10 @@
 //! How fast a process went: the series of its iterations that are compared.
 
+use std::collections::BTreeSet;
+
 use tllmprof_record::Batch;
 
+use super::bootstrap::Statistic;
 use crate::iteration::Iteration;
 use crate::process::Process;
 use crate::sum::GpuFrom;
@@ -75,20 +78,80 @@ impl Pace {
     }
 }
 
-/// GPU times of a process's iterations that can be held against those of one measured the same way.
-pub fn gpu(process: &Process) -> Option<(GpuFrom, Vec<f64>)> {
-    let from = process.sum.as_ref()?.gpu_from;
-    let times: Vec<_> = whole(process)
-        .filter_map(|iteration| from.time(iteration))
-        .map(|ns| ns as f64)
-        .collect();
-    (!times.is_empty()).then_some((from, times))
+/// GPU times of a process's iterations that can be compared with those of one measured the same way.
+#[derive(Debug)]
+pub struct Gpu {
+    pub from: GpuFrom,
+    /// Some of the iterations of that kind have none.
+    is_sampled: bool,
+    /// The iterations' numbers.
+    numbers: Vec<u64>,
+    /// The times, as durations, and the batches.
+    pub pace: Pace,
+}
+
+impl Gpu {
+    pub fn of(process: &Process) -> Option<Self> {
+        let from = process.sum.as_ref()?.gpu_from;
+        let of_kind = |one: &&Iteration| from != GpuFrom::Plain || one.gpu_busy.is_none();
+        let mut gpu = Self {
+            from,
+            is_sampled: false,
+            numbers: Vec::new(),
+            pace: Pace::default(),
+        };
+        for iteration in whole(process).filter(of_kind) {
+            match from.time(iteration) {
+                Some(ns) => {
+                    gpu.numbers.push(iteration.n);
+                    gpu.pace.durations.push(ns as f64);
+                    gpu.pace.batches.push(iteration.batch);
+                }
+                None => gpu.is_sampled = true,
+            }
+        }
+        (!gpu.numbers.is_empty()).then_some(gpu)
+    }
+
+    fn only(&mut self, numbers: &BTreeSet<u64>) {
+        let is_in: Vec<_> = self.numbers.iter().map(|n| numbers.contains(n)).collect();
+        let keep = |place: usize| is_in[place];
+        retain(&mut self.numbers, keep);
+        retain(&mut self.pace.durations, keep);
+        retain(&mut self.pace.batches, keep);
+    }
+}
+
+fn retain<T>(all: &mut Vec<T>, keep: impl Fn(usize) -> bool) {
+    let mut place = 0;
+    all.retain(|_| {
+        place += 1;
+        keep(place - 1)
+    });
+}
+
+/// Where only some iterations of a run have GPU times, those of which both runs have one, by their numbers: others may do
+/// other work. Whether they are the same: too few may be.
+pub fn alike(sides: &mut [Gpu; 2]) -> bool {
+    if !sides.iter().any(|side| side.is_sampled) {
+        return true;
+    }
+    let [base, other] = sides
+        .each_ref()
+        .map(|side| side.numbers.iter().copied().collect::<BTreeSet<_>>());
+    let both: BTreeSet<_> = base.intersection(&other).copied().collect();
+    let is_enough = both.len() >= Statistic::Mean.least();
+    if is_enough {
+        sides.iter_mut().for_each(|side| side.only(&both));
+    }
+    is_enough
 }
 
 /// What kernels kept the GPU busy, in iterations where they were taken.
 pub fn busy(process: &Process) -> Vec<f64> {
+    let has_times = process.kernel_window.is_some_and(|sum| sum.has_times());
     whole(process)
-        .filter_map(|iteration| iteration.gpu_busy)
+        .filter_map(|iteration| iteration.gpu_busy.filter(|_| has_times))
         .map(|ns| ns as f64)
         .collect()
 }

@@ -10,6 +10,8 @@ use crate::units::{Rate, Time};
 /// How many kernels, as many functions, and how many ranks have a line.
 const PARTS: usize = 6;
 const RANKS: usize = 8;
+/// How wide names are.
+const NAME: usize = 34;
 
 impl Comparison {
     /// The comparison as text, the verdict last.
@@ -59,8 +61,15 @@ impl Comparison {
                 Unit::PerSecond => Rate(value).to_string(),
                 Unit::Nanoseconds => Time(value as u64).to_string(),
             };
+            // All are of the same iterations but these.
+            let all = [&self.base, &self.other].map(|side| side.iterations);
+            let of = if measure.of == all {
+                String::new()
+            } else {
+                of(measure.of)
+            };
             row(
-                measure.name,
+                &format!("{}{of}", measure.name),
                 &value(measure.base),
                 &value(measure.other),
                 Some(measure.change),
@@ -72,14 +81,16 @@ impl Comparison {
     fn kernels(&self, lines: &mut Lines) {
         let kernels = self.kernels.iter();
         let kernels = kernels.map(|one| (&*one.short_name, one.base, one.other, one.change));
-        parts("kernel, time a step", &kernels.collect::<Vec<_>>(), lines);
+        let heading = format!("kernel, time a step{}", of(self.kernels_of));
+        parts(&heading, &kernels.collect::<Vec<_>>(), lines);
     }
 
     fn functions(&self, lines: &mut Lines) {
         let functions = self.functions.iter();
         let functions = functions.map(|one| (&*one.name, one.base, one.other, one.change));
         let functions: Vec<_> = functions.collect();
-        parts("host by samples, time a step", &functions, lines);
+        let heading = format!("host by samples, time a step{}", of(self.functions_of));
+        parts(&heading, &functions, lines);
     }
 
     fn ranks(&self, lines: &mut Lines) {
@@ -143,7 +154,7 @@ fn parts(what: &str, parts: &[(&str, f64, f64, Option<Change>)], lines: &mut Lin
     heading(what, lines);
     for (name, base, other, change) in parts.iter().take(PARTS) {
         let time = |ns: f64| Time(ns as u64).to_string();
-        let name = lines.name(&format!("  {name}"), 30);
+        let name = lines.name(&format!("  {name}"), NAME);
         row(&name, &time(*base), &time(*other), *change, lines);
     }
     let more = parts.len().saturating_sub(PARTS);
@@ -152,9 +163,17 @@ fn parts(what: &str, parts: &[(&str, f64, f64, Option<Change>)], lines: &mut Lin
     }
 }
 
+/// Of how many iterations something is, of both runs.
+fn of<T: PartialEq + fmt::Display>([base, other]: [T; 2]) -> String {
+    match base == other {
+        true => format!(" ({base})"),
+        false => format!(" ({base}, {other})"),
+    }
+}
+
 fn heading(what: &str, lines: &mut Lines) {
     lines.heading(format_args!(
-        "{what:<30}{:>10}{:>10}{:>10}{:>20}",
+        "{what:<NAME$}{:>10}{:>10}{:>10}{:>16}",
         "base", "other", "change", "95 % interval"
     ));
 }
@@ -166,7 +185,7 @@ fn row(name: &str, base: &str, other: &str, change: Option<Change>, lines: &mut 
         None => "too few to say".to_owned(),
     });
     lines.add(format_args!(
-        "{name:<30}{base:>10}{other:>10}{shown:>10}{interval:>20}"
+        "{name:<NAME$}{base:>10}{other:>10}{shown:>10}{interval:>16}"
     ));
 }
 

@@ -4,6 +4,7 @@ use tllmprof_record::Metric;
 
 use crate::facts::CallRow;
 use crate::iteration::Iteration;
+use crate::ledger::LedgerKind;
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::slow::LARGE;
@@ -92,6 +93,22 @@ impl<'a> Evidence<'a> {
         windows.iter().flat_map(Window::qualified)
     }
 
+    /// What shares of the time are of that leave out waiting for requests.
+    pub const fn worked(&self) -> &'static str {
+        match self.sum.idle_total {
+            0 => "the time",
+            _ => "the time without waits for requests",
+        }
+    }
+
+    /// In how many iterations something was measured, in words; nothing where it was in all.
+    pub fn measured_in(&self, some: u64) -> String {
+        match self.sum.iterations {
+            all if some > 0 && some < all => format!(" (measured in {some} of {all})"),
+            _ => String::new(),
+        }
+    }
+
     /// A part of the iterations' time, at most all of it.
     pub fn share(&self, ns: u64) -> f64 {
         self.sum.share(ns).min(1.0)
@@ -123,9 +140,14 @@ impl<'a> Evidence<'a> {
         }
     }
 
-    /// What the host's waits take of the time.
+    /// What the host's waits take of the time without waiting for requests, as the ledger has it.
     pub fn waits(&self) -> f64 {
-        self.share(self.sum.wait_total)
+        let ledger = &self.process.ledger;
+        let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
+        match worked > 0.0 {
+            true => (ledger.host_share(LedgerKind::Wait) / worked).min(1.0),
+            false => 0.0,
+        }
     }
 
     /// What is lost in iterations to something that takes `part` of each, and how much of what the slow ones

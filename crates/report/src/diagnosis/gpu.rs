@@ -28,20 +28,29 @@ pub fn low_when() -> String {
     )
 }
 
-/// How much of which time the GPU works.
-fn works(busy: Busy) -> String {
+/// How much of which time the GPU works, and in how many iterations that was measured.
+fn works(one: &Evidence<'_>, busy: Busy) -> String {
+    let taken = one
+        .process
+        .kernel_window
+        .map_or(0, |taken| taken.iterations);
+    let by_kernels = one.measured_in(taken);
     match busy {
-        Busy::Is(share) => format!("the GPU works {} of the time", Share(share)),
+        Busy::Is(share) => {
+            let of = one.measured_in(one.process.ledger.gpu_iterations);
+            format!("the GPU works {} of {}{of}", Share(share), one.worked())
+        }
         Busy::ByKernels(share) => {
             format!(
-                "the GPU works {} of the time that iterations take without recording kernels",
+                "the GPU works {} of the time that iterations take without recording kernels{by_kernels}",
                 Share(share)
             )
         }
         Busy::Between(low, high) => format!(
-            "the GPU works {} to {} of the time; recording kernels made all iterations longer",
+            "the GPU works {} to {} of {}; recording kernels made all iterations longer",
             Share(low),
-            Share(high)
+            Share(high),
+            one.worked()
         ),
     }
 }
@@ -56,7 +65,7 @@ pub fn low(one: &Evidence<'_>) -> Judged {
     };
     match (one.busy(), sm) {
         (Some(busy), _) if busy.most() < LOW => Judged::Yes {
-            evidence: works(busy) + &host,
+            evidence: works(one, busy) + &host,
             loss: Some(1.0 - busy.most()),
         },
         (_, Some(sm)) if sm < LOW && bandwidth.is_none_or(|part| part < TARGET) => Judged::Yes {
@@ -66,7 +75,7 @@ pub fn low(one: &Evidence<'_>) -> Judged {
         (Some(Busy::Between(busy, _)), None) if busy < LOW => {
             Judged::Unknown("kernels were taken in all iterations, which slows the host".to_owned())
         }
-        (Some(busy), None) => Judged::No(works(busy)),
+        (Some(busy), None) => Judged::No(works(one, busy)),
         (_, Some(sm)) => Judged::No(format!("the SMs are busy {} of the time", Share(sm))),
         (None, None) => Judged::Unknown("GPU time was not measured".to_owned()),
     }
@@ -118,21 +127,5 @@ fn both(one: &Evidence<'_>, is_so: fn(f64, f64) -> bool) -> Judged {
         }
         Some(_) => Judged::Unknown("this GPU does not report it".to_owned()),
         None => Judged::Unknown("no GPU metrics were sampled".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn it_is_said_of_which_time() {
-        assert_eq!(works(Busy::Is(0.5)), "the GPU works 50.0 % of the time");
-        let kernels = works(Busy::ByKernels(0.371));
-        assert!(
-            kernels.ends_with("37.1 % of the time that iterations take without recording kernels")
-        );
-        let all = works(Busy::Between(0.2, 0.4));
-        assert!(all.starts_with("the GPU works 20.0 % to 40.0 % of the time;"));
     }
 }

@@ -261,8 +261,10 @@ fn waited_for(
     let evidence = match rows.is_empty() {
         true => format!("the GPU never waits while {what}"),
         false => format!(
-            "the GPU has nothing to do {} of the time while {what}: {}",
+            "the GPU has nothing to do {} of {} while {what}{}: {}",
             Share(share),
+            one.worked(),
+            one.measured_in(one.process.ledger.gpu_iterations),
             named.collect::<Vec<_>>().join(", ")
         ),
     };

@@ -17,12 +17,12 @@ pub struct JsonKernel<'a> {
     /// How many ran.
     #[schemars(extend("unit" = "kernels"))]
     count: u64,
-    /// How long they took in all.
-    total_ns: u64,
-    /// How long the longest took.
-    max_ns: u64,
-    /// How long the shortest took.
-    min_ns: u64,
+    /// How long they took in all; `null`: the driver did not say.
+    total_ns: Option<u64>,
+    /// How long the longest took; `null` likewise.
+    max_ns: Option<u64>,
+    /// How long the shortest took; `null` likewise.
+    min_ns: Option<u64>,
 }
 
 /// The copies of one kind, or all memory sets.
@@ -34,8 +34,8 @@ pub struct JsonCopy<'a> {
     /// How many there were.
     #[schemars(extend("unit" = "copies"))]
     count: u64,
-    /// How long they took in all.
-    total_ns: u64,
+    /// How long they took in all; `null`: the driver did not say.
+    total_ns: Option<u64>,
     /// How much they moved or set in all.
     #[schemars(extend("unit" = "bytes"))]
     bytes: u64,
@@ -50,10 +50,11 @@ pub struct JsonKernelSum {
     iterations: u64,
     /// How long they took in all.
     wall_ns: u64,
-    /// How long at least one kernel or copy ran in them, of the device where that is longest.
-    busy_ns: u64,
-    /// How long that device did nothing between two kernels or copies of one iteration.
-    gaps_ns: u64,
+    /// How long at least one kernel or copy ran in them, of the device where that is longest; `null`: the driver did not say
+    /// when kernels ran.
+    busy_ns: Option<u64>,
+    /// How long that device did nothing between two kernels or copies of one iteration; `null` likewise.
+    gaps_ns: Option<u64>,
     /// Kernels that began in them.
     #[schemars(extend("unit" = "kernels"))]
     kernels: u64,
@@ -103,15 +104,20 @@ pub struct JsonMetric {
     samples: u64,
 }
 
+/// A time of the GPU: none is as short as nothing.
+fn known(ns: u64) -> Option<u64> {
+    Some(ns).filter(|ns| *ns > 0)
+}
+
 impl<'a> JsonKernel<'a> {
     pub fn of(kernel: &'a KernelTotal) -> Self {
         Self {
             name: &kernel.name,
             short_name: kernel.short_name(),
             count: kernel.count,
-            total_ns: kernel.total,
-            max_ns: kernel.longest,
-            min_ns: kernel.shortest,
+            total_ns: known(kernel.total),
+            max_ns: known(kernel.longest),
+            min_ns: known(kernel.shortest),
         }
     }
 }
@@ -121,7 +127,7 @@ impl<'a> JsonCopy<'a> {
         Self {
             kind: &copy.kind,
             count: copy.count,
-            total_ns: copy.total,
+            total_ns: known(copy.total),
             bytes: copy.bytes,
         }
     }
@@ -144,8 +150,8 @@ impl JsonKernelSum {
         Self {
             iterations: sum.iterations,
             wall_ns: sum.wall,
-            busy_ns: sum.busy,
-            gaps_ns: sum.gaps,
+            busy_ns: sum.has_times().then_some(sum.busy),
+            gaps_ns: sum.has_times().then_some(sum.gaps),
             kernels: sum.kernels,
             dropped: sum.dropped,
             samples: sum.samples.map(JsonSamples::of),

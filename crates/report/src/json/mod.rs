@@ -121,7 +121,10 @@ impl<'a> JsonFinding<'a> {
 struct JsonSkew<'a> {
     /// How much longer the slowest process took than the fastest, over these iterations.
     spread: Quantiles,
-    /// For each of `processes`: in how many of these iterations it was the slowest.
+    /// For each of `processes`: in how many of these iterations it is.
+    #[schemars(extend("unit" = "iterations"))]
+    common: &'a [u64],
+    /// For each of `processes`: in how many of these iterations it took longer than all others.
     #[schemars(extend("unit" = "iterations"))]
     slowest: &'a [u64],
     /// These iterations, in the order of their numbers.
@@ -151,7 +154,7 @@ impl Serialize for Steps<'_> {
 struct JsonStep {
     /// The iteration's number.
     n: u64,
-    /// The place in `processes` of the process that took longest.
+    /// The place in `processes` of the process that took longest; where several took as long, of one of them.
     slowest: usize,
     /// The place in `processes` of the process that took shortest.
     fastest: usize,
@@ -177,6 +180,7 @@ impl<'a> JsonSkew<'a> {
     fn of(skew: &'a Skew, each: bool) -> Self {
         Self {
             spread: skew.spread,
+            common: &skew.common,
             slowest: &skew.slowest,
             iterations: Steps(if each { &skew.iterations } else { &[] }),
         }

@@ -185,6 +185,9 @@ struct JsonWindow<'a> {
     first: u64,
     /// The number of its last iteration.
     last: u64,
+    /// How many iterations between those are missing.
+    #[schemars(extend("unit" = "iterations"))]
+    missing: u64,
     /// Whether it was closed.
     closed: bool,
     /// Whether something other than its last iteration closed it, such as the end of the process.
@@ -258,7 +261,7 @@ struct JsonIteration {
     cut: bool,
 }
 
-/// Iterations, one after the other. Shares are of the sum of their durations.
+/// Iterations, one after the other.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Sum")]
 struct JsonSum {
@@ -268,17 +271,23 @@ struct JsonSum {
     /// Iterations in a second; `null`: they took no time.
     #[schemars(extend("unit" = "1/s"))]
     per_second: Option<f64>,
-    /// The time from the first one's start to the last one's end, summed over windows.
+    /// The time from the first one's start to the last one's end, summed over windows, without iterations that are missing or
+    /// do not qualify.
     wall_ns: u64,
     /// How long they took, without waiting for requests.
     time: Quantiles,
+    /// Of how many iterations `idle`, `wait` and `wait_share` are: those without kernels, where there are such, as recording
+    /// kernels makes iterations longer.
+    #[schemars(extend("unit" = "iterations"))]
+    host_iterations: u64,
     /// How long their threads waited for requests.
     idle: Quantiles,
     /// How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured.
     gpu: Option<Quantiles>,
     /// What the GPU's time was measured by, and in which iterations.
     gpu_from: GpuFrom,
-    /// In how many iterations it was measured.
+    /// Of how many iterations `gpu` and `gpu_share` are.
+    #[schemars(extend("unit" = "iterations"))]
     gpu_iterations: u64,
     /// How much of the time of those iterations the GPU was busy; `null`: not measured.
     #[schemars(extend("unit" = "part of 1"))]
@@ -289,13 +298,13 @@ struct JsonSum {
     without_kernels: Option<Quantiles>,
     /// How long the iteration's thread waited for the GPU in CUDA calls.
     wait: Quantiles,
-    /// How much of the time that is, of the iterations that `host` of the ledger is of.
+    /// How much of the time of these iterations that is.
     #[schemars(extend("unit" = "part of 1"))]
     wait_share: f64,
-    /// How much of the time of all iterations their threads waited for the GIL.
+    /// How much of the time of all iterations, without waiting for requests, their threads waited for the GIL.
     #[schemars(extend("unit" = "part of 1"))]
     gil_wait_share: f64,
-    /// How much of the time of all iterations Python's garbage collections took, on all threads.
+    /// How much of the same time Python's garbage collections took, on all threads.
     #[schemars(extend("unit" = "part of 1"))]
     gc_share: f64,
     /// Launches of kernels and graphs, on all threads.
@@ -517,6 +526,7 @@ impl<'a> JsonWindow<'a> {
         Self {
             first: window.first,
             last: window.last,
+            missing: window.gaps(),
             closed: window.closed,
             cut: window.cut,
             past: window.past,
@@ -559,6 +569,7 @@ impl JsonSum {
             per_second: sum.rate(),
             wall_ns: sum.wall,
             time: sum.time,
+            host_iterations: sum.host_iterations,
             idle: sum.idle,
             gpu: sum.gpu,
             gpu_from: sum.gpu_from,

@@ -112,6 +112,12 @@ impl KernelSum {
         (part as f64 / self.wall.max(1) as f64).min(1.0)
     }
 
+    /// Whether it is known how long kernels took: a driver may say when none began or ended.
+    #[must_use]
+    pub const fn has_times(&self) -> bool {
+        self.busy > 0 || self.kernels == 0
+    }
+
     /// So many in each iteration.
     #[must_use]
     pub fn a_step(&self, count: u64) -> f64 {

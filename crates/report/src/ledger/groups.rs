@@ -138,13 +138,15 @@ impl Groups {
     /// The ledger of a window, or of all.
     pub fn ledger(&self, window: Option<usize>, sums: &Sums, named: Named<'_>) -> Ledger {
         let is_open = |spent| named.is_open(spent);
-        let host = self
-            .spent(&self.hosts(window), sums, named, is_open)
-            .into_iter();
+        let (hosts, counted) = (self.hosts(window), self.counted(window));
+        let host = self.spent(&hosts, sums, named, is_open).into_iter();
         let host = host.map(|(spent, times)| (named.cause(spent), times.all));
         Ledger {
+            iterations: self.sum(&self.chosen(window, |_| true)).iterations,
+            host_iterations: self.sum(&hosts).iterations,
             host: rows(host.collect()),
-            gpu: self.gpu(&self.counted(window), sums, named),
+            gpu_iterations: self.sum(&counted).iterations,
+            gpu: self.gpu(&counted, sums, named),
             stretched: self.is_stretched(window),
         }
     }

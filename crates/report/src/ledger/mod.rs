@@ -25,9 +25,18 @@ const SMALL: f64 = 0.001;
 /// Where the time of iterations goes. The shares of each list add up to 1.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
 pub struct Ledger {
+    /// How many iterations qualify.
+    #[schemars(extend("unit" = "iterations"))]
+    pub iterations: u64,
+    /// Of how many of them `host` is.
+    #[schemars(extend("unit" = "iterations"))]
+    pub host_iterations: u64,
     /// The time of the threads of the iterations, the greatest first. Time in a call that another one contains counts
     /// for the inner one alone.
     pub host: Vec<LedgerRow>,
+    /// Of how many of them `gpu` is.
+    #[schemars(extend("unit" = "iterations"))]
+    pub gpu_iterations: u64,
     /// The time of the GPU in the iterations that `gpu_from` of `inside` names, the greatest first; empty: not measured.
     /// `from first work to last`: CUDA events measured it, and gaps between kernels are in it.
     /// Time in which it had nothing to do is by what the thread of the iteration did meanwhile.

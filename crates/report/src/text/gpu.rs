@@ -20,6 +20,9 @@ const SHOWN: [(Metric, &str); 7] = [
     (Metric::MemoryUsed, "used"),
 ];
 
+/// What stands for a figure that is not known.
+const UNKNOWN: &str = "–";
+
 /// How many lines [`kernels`] and [`metrics`] add besides rows.
 pub fn fixed(process: &Process) -> usize {
     let kernels = match &process.kernel_window {
@@ -34,6 +37,12 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
     let Some(taken) = &process.kernel_window else {
         return;
     };
+    if taken.iterations == 0 {
+        lines.add(format_args!(
+            "kernels were taken in no iteration that counts"
+        ));
+        return;
+    }
     lines.add(format_args!("{}", heading(taken, sum)));
     let more = process.kernels.len().saturating_sub(rows);
     let more = if more > 0 {
@@ -55,17 +64,32 @@ pub fn kernels(process: &Process, sum: &Sum, rows: usize, lines: &mut Lines) {
         lines.add(format_args!(
             "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
             each(kernel.count).to_string(),
-            Time(kernel.mean()),
-            Time(kernel.longest),
-            Share(process.kernel_share(kernel))
+            known(kernel.mean()),
+            known(kernel.longest),
+            match kernel.total {
+                0 => UNKNOWN.to_owned(),
+                _ => Share(process.kernel_share(kernel)).to_string(),
+            }
         ));
     }
     if !process.copies.is_empty() {
         let copies = process.copies.iter().map(|copy| {
-            let (kind, bytes, time) = (&copy.kind, Bytes(copy.bytes), Time(copy.total));
-            format!("{} {kind} of {bytes} in {time}", copy.count)
+            let (kind, bytes) = (&copy.kind, Bytes(copy.bytes));
+            let time = match copy.total {
+                0 => String::new(),
+                total => format!(" in {}", Time(total)),
+            };
+            format!("{} {kind} of {bytes}{time}", copy.count)
         });
         lines.list("copies: ", &copies.collect::<Vec<_>>());
+    }
+}
+
+/// A time of the GPU, which is not known where it is nothing.
+fn known(ns: u64) -> String {
+    match ns {
+        0 => UNKNOWN.to_owned(),
+        ns => Time(ns).to_string(),
     }
 }
 
@@ -76,7 +100,7 @@ fn heading(taken: &KernelSum, sum: &Sum) -> String {
         None => format!("{} steps", taken.iterations),
     };
     let mut text = match taken.busy {
-        0 => format!("kernels of {of}, whose times are not known"),
+        _ if !taken.has_times() => format!("kernels of {of}, whose times are not known"),
         busy => format!(
             "kernels of {of}: busy {}, gaps {}",
             Share(taken.share(busy)),

@@ -17,7 +17,7 @@ use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
 use crate::slow::Slow;
-use crate::sum::{GpuFrom, Sum};
+use crate::sum::{GpuFrom, Sum, of_some};
 use crate::units::{Bytes, Change, Rate, Share, Time};
 use crate::window::Window;
 
@@ -30,6 +30,8 @@ const LAYERS: usize = 3;
 const SLOW: usize = 5;
 /// How many lines the causes of a slow iteration may take.
 const CAUSES: usize = 3;
+/// How wide the names of times are.
+const LABEL: usize = 28;
 /// How many lines the ledgers of the host and of the GPU have, each.
 const LEDGER: usize = 3;
 /// The ledger of a window is shown from this part of the time on that goes elsewhere than in all of them.
@@ -48,7 +50,7 @@ pub fn process(process: &Process, found: &[Finding], lines: &mut Lines) {
     match &process.sum {
         Some(sum) => inside(process, sum, notes.len() + found.len(), lines),
         None if process.unqualified.is_empty() => {
-            lines.add(format_args!("no iteration was recorded"));
+            lines.add(format_args!("{}", process.nothing().unwrap_or_default()));
         }
         None => windows(&process.windows, lines),
     }
@@ -116,7 +118,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     times(process, sum, lines);
     batches(&process.phases, lines);
     let tables = [
-        process.slowest.len().min(SLOW) * usize::from(process.slowest.len() > 1),
+        process.slowest.len().min(SLOW),
         process.kernels.len().min(KERNELS),
         process.calls.len().min(CALLS),
         process.functions.len().min(NAMES),
@@ -192,8 +194,12 @@ fn windows(windows: &[Window], lines: &mut Lines) {
             (true, true) => "; closed by the end of the process",
             (true, false) => "",
         };
+        let missing = match window.gaps() {
+            0 => String::new(),
+            gaps => format!("; {gaps} are missing"),
+        };
         lines.add(format_args!(
-            "window {}{past}: {}{of} iteration{many} in {}{rate}{open}",
+            "window {}{past}: {}{of} iteration{many} in {}{rate}{missing}{open}",
             name(window),
             sum.iterations,
             Time(sum.wall)
@@ -215,12 +221,13 @@ fn name(window: &Window) -> String {
 
 fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
     lines.heading(format_args!(
-        "{:<22}{:>10}{:>10}{:>10}{:>10}{:>14}",
+        "{:<LABEL$}{:>10}{:>10}{:>10}{:>10}{:>12}",
         "", "p50", "p90", "p99", "max", "of the time"
     ));
     let mut row = |what: &str, times: &Quantiles, share: Option<f64>| {
         lines.add(format_args!(
-            "{what:<22}{:>10}{:>10}{:>10}{:>10}{:>14}",
+            "{:<LABEL$}{:>10}{:>10}{:>10}{:>10}{:>12}",
+            short(what, LABEL),
             Time(times.p50),
             Time(times.p90),
             Time(times.p99),
@@ -228,41 +235,35 @@ fn times(process: &Process, sum: &Sum, lines: &mut Lines) {
             share.map_or_else(String::new, |share| Share(share).to_string())
         ));
     };
-    row("iteration", &sum.time, None);
+    let host = of_some(sum.host_iterations, sum.iterations);
+    row(&format!("iteration ({})", sum.iterations), &sum.time, None);
     if let Some(gpu) = &sum.gpu {
-        let what = match sum.gpu_from {
-            GpuFrom::Plain if sum.gpu_iterations < sum.iterations => {
-                format!("  GPU time ({})", sum.gpu_iterations)
-            }
-            GpuFrom::Plain => "  GPU time".to_owned(),
-            GpuFrom::Stretched => "  GPU time, stretched".to_owned(),
-            GpuFrom::Kernels => "  GPU busy by kernels".to_owned(),
-        };
-        row(&what, gpu, sum.gpu_share);
+        row(&format!("  {}", sum.gpu_name()), gpu, sum.gpu_share);
     }
     if sum.wait.max > 0 {
         row(
-            "  waits for the GPU",
+            &format!("  waits for the GPU{host}"),
             &sum.wait,
             Some(process.ledger.host_share(LedgerKind::Wait)),
         );
     }
     if sum.idle.max > 0 {
         let share = process.ledger.host_share(LedgerKind::Requests);
-        row("  waits for requests", &sum.idle, Some(share));
+        let what = format!("  waits for requests{host}");
+        row(&what, &sum.idle, Some(share));
     }
     for phase in process.phases.iter().filter(|_| process.phases.len() > 1) {
         let all = &phase.all;
         let what = format!("  {} ({})", phase.phase.name(), all.iterations);
-        row(&short(&what, 22), &all.time, Some(sum.share(all.total)));
+        row(&what, &all.time, Some(sum.share(all.total)));
     }
     let outside = &process.outside;
     if let (Some(p50), Some(p90), Some(p99), Some(max)) =
         (outside.p50, outside.p90, outside.p99, outside.max)
     {
         lines.add(format_args!(
-            "{:<22}{:>10}{:>10}{:>10}{:>10}",
-            short(&format!("outside ({})", outside.iterations), 22),
+            "{:<LABEL$}{:>10}{:>10}{:>10}{:>10}",
+            short(&format!("outside ({})", outside.iterations), LABEL),
             Time(p50),
             Time(p90),
             Time(p99),
@@ -285,11 +286,14 @@ fn batches(phases: &[PhaseSum], lines: &mut Lines) {
     }
     let tokens = total(|all| all.tokens);
     let prefill = total(|all| all.prefill_tokens) / tokens.max(1.0);
+    let prefill = match tokens {
+        0.0 => String::new(),
+        _ => format!(", {} of these prefill", Share(prefill)),
+    };
     lines.add(format_args!(
-        "{} requests and {} tokens a step, {} of these prefill",
+        "{} requests and {} tokens a step{prefill}",
         Rate(total(|all| all.requests) / iterations),
-        Rate(tokens / iterations),
-        Share(prefill)
+        Rate(tokens / iterations)
     ));
     for phase in phases().filter(|phase| phase.sizes.len() > 1) {
         sizes(phase, lines);
@@ -325,20 +329,22 @@ fn sizes(phase: &PhaseSum, lines: &mut Lines) {
 
 /// What the host and the GPU spend the time on, the greatest first.
 fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines) {
-    if !ledger.host.is_empty() {
-        let of = if ledger.stretched {
-            "host, stretched: "
-        } else {
-            "host: "
-        };
-        lines.wrapped(of, &said(&ledger.host, lines), most);
-    }
-    if !ledger.gpu.is_empty() {
-        let of = match gpu_from {
-            GpuFrom::Plain => "GPU: ",
-            GpuFrom::Stretched | GpuFrom::Kernels => "GPU, stretched: ",
-        };
-        lines.wrapped(of, &said(&ledger.gpu, lines), most);
+    let is_stretched = gpu_from != GpuFrom::Plain;
+    for (side, of, rows, is_stretched) in [
+        (
+            "host",
+            ledger.host_iterations,
+            &ledger.host,
+            ledger.stretched,
+        ),
+        ("GPU", ledger.gpu_iterations, &ledger.gpu, is_stretched),
+    ] {
+        if !rows.is_empty() {
+            let stretched = if is_stretched { ", stretched" } else { "" };
+            let of = of_some(of, ledger.iterations);
+            let heading = format!("{side}{of}{stretched}: ");
+            lines.wrapped(&heading, &said(rows, lines), most);
+        }
     }
 }
 
@@ -348,14 +354,20 @@ fn unlike(process: &Process, room: usize, lines: &mut Lines) {
     let windows = process.windows.iter().zip(&process.window_ledgers);
     let sides = windows.flat_map(|(window, of)| {
         let sides = [
-            ("host", &of.host, &whole.host),
-            ("GPU", &of.gpu, &whole.gpu),
+            ("host", of.host_iterations, &of.host, &whole.host),
+            ("GPU", of.gpu_iterations, &of.gpu, &whole.gpu),
         ];
-        sides.map(|(side, rows, all)| (side, window, rows, all))
+        sides.map(|(side, some, rows, all)| {
+            let heading = format!(
+                "{side} in window {}{}: ",
+                name(window),
+                of_some(some, of.iterations)
+            );
+            (heading, rows, all)
+        })
     });
-    let unlike = sides.filter(|(_, _, rows, all)| difference(rows, all) > UNLIKE);
-    for (side, window, rows, _) in unlike.take(room.min(UNLIKE_LINES)) {
-        let heading = format!("{side} in window {}: ", name(window));
+    let unlike = sides.filter(|(_, rows, all)| difference(rows, all) > UNLIKE);
+    for (heading, rows, _) in unlike.take(room.min(UNLIKE_LINES)) {
         lines.list(&heading, &said(rows, lines));
     }
 }
@@ -457,7 +469,7 @@ fn named(what: &str, count: &str, all: &[Named], rows: usize, lines: &mut Lines)
 
 /// `rest` is how many lines come after them.
 fn slow(process: &Process, room: usize, rest: usize, lines: &mut Lines) {
-    if process.slowest.len() < 2 || room == 0 {
+    if room == 0 {
         return;
     }
     // Of few iterations some of the slowest take less than the others.

@@ -12,6 +12,7 @@ use crate::process::Process;
 use crate::routing::{expert_gpus, together};
 use crate::skew::Skew;
 use crate::slow::Slow;
+use crate::sum::of_which;
 use crate::units::{Rate, Share, Time};
 
 /// How many processes, slow iterations and notes have a line.
@@ -93,28 +94,28 @@ fn head(processes: &[Process], lines: &mut Lines) {
 
 fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     lines.heading(format_args!(
-        "{:>4} {:<10}{:>8}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}{:>9}",
-        "rank", "host", "pid", "iters", "iter/s", "p50", "max", "GPU", "waits", "slowest"
+        "{:>4} {:<9}{:>8}{:>6}{:>6}{:>8}{:>8}{:>8}{:>6}{:>8}{:>8}",
+        "rank", "host", "pid", "iters", "per s", "p50", "max", "GPU", "timed", "waits", "slowest"
     ));
     for (place, process) in processes.iter().enumerate().take(PROCESSES) {
         let facts = &process.facts;
         let start = format!(
-            "{:>4} {:<10}{:>8}",
+            "{:>4} {:<9}{:>8}",
             facts.rank,
-            lines.name(&facts.host, 9),
+            lines.name(&facts.host, 8),
             process.pid
         );
         let Some(sum) = &process.sum else {
-            let no = match process.unqualified.is_empty() {
-                true => "was recorded",
-                false => "counts",
-            };
-            lines.add(format_args!("{start}   no iteration {no}"));
+            lines.add(format_args!(
+                "{start}   {}",
+                process.nothing().unwrap_or_default()
+            ));
             continue;
         };
+        let skew = skew.filter(|skew| skew.common.get(place).is_some_and(|common| *common > 0));
         let slowest = skew.and_then(|skew| skew.slowest.get(place));
         lines.add(format_args!(
-            "{start}{:>7}{:>7}{:>9}{:>9}{:>8}{:>8}{:>9}",
+            "{start}{:>6}{:>6}{:>8}{:>8}{:>8}{:>6}{:>8}{:>8}",
             sum.iterations,
             sum.rate()
                 .map_or_else(String::new, |rate| Rate(rate).to_string()),
@@ -122,6 +123,7 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
             Time(sum.time.max),
             sum.gpu_share
                 .map_or_else(String::new, |share| Share(share).to_string()),
+            sum.gpu_iterations,
             Share(process.ledger.host_share(LedgerKind::Wait)),
             slowest.map_or_else(String::new, ToString::to_string)
         ));
@@ -129,6 +131,9 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     let more = processes.len().saturating_sub(PROCESSES);
     if more > 0 {
         lines.add(format_args!("and {more} more processes"));
+    }
+    for line in of_which(processes) {
+        lines.add(format_args!("{line}"));
     }
     for (rank, pids) in shared_ranks(processes).iter().take(SHARED) {
         let pids: Vec<_> = pids.iter().map(ToString::to_string).collect();
@@ -168,7 +173,8 @@ fn skewed(skew: &Skew, names: &[String], lines: &mut Lines) {
             skew.iterations.len()
         ));
     }
-    if let Some(worst) = skew.iterations.iter().max_by_key(|step| step.spread) {
+    let apart = skew.iterations.iter().filter(|step| step.spread > 0);
+    if let Some(worst) = apart.max_by_key(|step| step.spread) {
         lines.add(format_args!(
             "furthest apart in iteration {}: {} in {}, {} in {}",
             worst.n,

@@ -1,5 +1,7 @@
 //! Runs of a known difference, compared.
 
+mod gpu;
+
 use crate::common::process;
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
@@ -23,6 +25,8 @@ struct Run {
     /// What is in the batch of an iteration.
     batch: fn(u64) -> Option<Batch>,
     condition: &'static str,
+    /// The GPU's time of an iteration, where it was taken.
+    gpu: fn(u64) -> Option<u64>,
 }
 
 impl Default for Run {
@@ -39,6 +43,7 @@ impl Default for Run {
             new_kernel: false,
             batch: |_| None,
             condition: "",
+            gpu: |_| None,
         }
     }
 }
@@ -99,6 +104,15 @@ impl Run {
                 long,
                 What::Iteration { n, excluded: false },
             );
+            if let Some(long) = (self.gpu)(n) {
+                let (device, stream, iteration) = (0, 0, n);
+                let span = What::GpuSpan {
+                    device,
+                    stream,
+                    iteration,
+                };
+                put(&mut builder, at, long, span);
+            }
             if let Some(kernel) = self.kernel.filter(|_| is_taken) {
                 let edge = if n == 0 {
                     Some(Edge::Open)

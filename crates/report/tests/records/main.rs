@@ -7,6 +7,7 @@ mod compare;
 mod diagnosis;
 mod gpu;
 mod ledger;
+mod odd;
 mod report;
 mod requests;
 mod routing;

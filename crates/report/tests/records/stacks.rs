@@ -50,6 +50,11 @@ struct Made {
 
 impl Made {
     fn new() -> Self {
+        Self::longer(0)
+    }
+
+    /// The GPU's work of the last iteration takes longer.
+    fn longer(more: u64) -> Self {
         let builder = Builder::new(7, ClockKind::Monotonic);
         let mut made = Self {
             builder,
@@ -67,21 +72,22 @@ impl Made {
         made.put(MAIN, 0, 0, What::Info { key, value: 1000 });
         let last = ITERATIONS - 1;
         for (at, edge, iteration) in [(1, Edge::Open, 0), (ITERATIONS + 1, Edge::Close, last)] {
-            made.put(MAIN, at * LONG, 0, What::Window { edge, iteration });
+            made.put(MAIN, at * LONG + more, 0, What::Window { edge, iteration });
         }
         for n in 0..ITERATIONS {
             let start = (n + 1) * LONG;
+            let more = if n == last { more } else { 0 };
             made.call(start + LONG - WAITS - LAUNCHES, LAUNCHES, LAUNCH);
-            made.call(start + LONG - WAITS, WAITS, WAIT);
+            made.call(start + LONG - WAITS, WAITS + more, WAIT);
             let what = What::Iteration { n, excluded: false };
-            made.put(MAIN, start, LONG, what);
+            made.put(MAIN, start, LONG + more, what);
             let (device, stream) = (0, 0);
             let what = What::GpuSpan {
                 device,
                 stream,
                 iteration: n,
             };
-            made.put(MAIN, start + LONG - WAITS, WAITS, what);
+            made.put(MAIN, start + LONG - WAITS, WAITS + more, what);
         }
         made
     }
@@ -396,9 +402,9 @@ fn native_functions_have_their_names_where_the_files_are_here() {
 
 #[test]
 fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
-    let odd = 15;
+    let (odd, more) = (ITERATIONS - 1, 1_000_000);
     let differences = |many| {
-        let mut made = Made::new();
+        let mut made = Made::longer(more);
         for n in 0..ITERATIONS {
             let function = if n == odd { SAMPLE } else { SCHEDULE };
             made.samples(n, many, |_| python(function));
@@ -411,6 +417,7 @@ fn slow_iterations_differ_by_functions_where_both_have_enough_samples() {
     };
     let code = (LONG - WAITS - LAUNCHES) as i64;
     let expected = [
+        ("GPU work".to_owned(), more as i64),
         (
             "Python: Scheduler.schedule (sched.py:211)".to_owned(),
             -code,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use tllmprof_control::{STEPS, Status};
-use tllmprof_report::Process as Read;
+use tllmprof_report::{LedgerKind, Process as Read};
 
 use super::Event;
 use crate::live::capture::{Wanted, Windows, take};
@@ -46,6 +46,9 @@ pub struct Captured {
     /// Shares of their time: of GPU work, of waits for it, of collections, of waits for the GIL. Nothing where that is not
     /// recorded.
     pub gpu: Option<f64>,
+    /// How many iterations there are, and of how many the GPU's share is.
+    pub iterations: u64,
+    pub timed: u64,
     pub waits: Option<f64>,
     pub collections: Option<f64>,
     pub gil: Option<f64>,
@@ -57,10 +60,9 @@ impl Captured {
     fn of(read: &Read) -> Option<Self> {
         let window = read.windows.last()?;
         let sum = read.sum.as_ref()?;
-        let all = || window.qualified();
-        let time: u64 = all().map(|iteration| iteration.duration).sum();
-        let share = |part: u64| (part > 0 && time > 0).then(|| part as f64 / time as f64);
-        let batches: Vec<_> = all().filter_map(|iteration| iteration.batch).collect();
+        let share = |part: u64| (part > 0).then(|| sum.share(part));
+        let batches = window.qualified().filter_map(|iteration| iteration.batch);
+        let batches: Vec<_> = batches.collect();
         let mean = |of: fn(&tllmprof_record::Batch) -> u32| {
             batches.iter().map(of).map(f64::from).sum::<f64>() / batches.len() as f64
         };
@@ -70,9 +72,11 @@ impl Captured {
             window: (window.first, window.last),
             p50: Some(sum.time.p50),
             gpu: sum.gpu_share,
-            waits: share(all().map(|iteration| iteration.wait).sum()),
-            collections: share(all().map(|iteration| iteration.gc).sum()),
-            gil: share(all().map(|iteration| iteration.gil_wait).sum()),
+            iterations: sum.iterations,
+            timed: sum.gpu_iterations,
+            waits: Some(read.ledger.host_share(LedgerKind::Wait)).filter(|share| *share > 0.0),
+            collections: share(sum.gc_total),
+            gil: share(sum.gil_wait_total),
             batch: (!batches.is_empty()).then(|| {
                 (
                     mean(|batch| u32::from(batch.requests)),

@@ -106,7 +106,10 @@ impl View {
         let mut below: Vec<String> = Vec::new();
         if !self.captured.is_empty() {
             below.push(String::new());
-            below.push("Captured: shares of the time of iterations".to_owned());
+            below.push(
+                "Captured: shares of the time of iterations; GPU: of those that were timed"
+                    .to_owned(),
+            );
             below.extend(captured(&self.captured).lines().map(str::to_owned));
         }
         if !self.messages.is_empty() {
@@ -175,7 +178,7 @@ pub fn table(rows: &[Row]) -> String {
 fn captured(all: &[Captured]) -> String {
     let mut cells = vec![
         [
-            "PID", "RANK", "WINDOW", "P50", "GPU", "WAITS", "GC", "GIL", "BATCH",
+            "PID", "RANK", "WINDOW", "STEPS", "P50", "GPU", "TIMED", "WAITS", "GC", "GIL", "BATCH",
         ]
         .map(str::to_owned),
     ];
@@ -186,15 +189,17 @@ fn captured(all: &[Captured]) -> String {
             one.pid.to_string(),
             or_dash(one.rank),
             format!("{}-{}", one.window.0, one.window.1),
+            one.iterations.to_string(),
             or_dash(one.p50.map(Time)),
             share(one.gpu),
+            one.timed.to_string(),
             share(one.waits),
             share(one.collections),
             share(one.gil),
             or_dash(one.batch.map(batch)),
         ]
     }));
-    shown::table(&cells, &[0, 1, 2, 3, 4, 5, 6, 7])
+    shown::table(&cells, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
 }
 
 #[cfg(test)]
@@ -278,6 +283,8 @@ mod tests {
             window: (5, 9),
             p50: Some(2_000_000),
             gpu: Some(0.5),
+            iterations: 5,
+            timed: 3,
             batch: Some((2.0, 17.0)),
             ..Captured::default()
         };
@@ -287,7 +294,7 @@ mod tests {
         let screen = shown(&view, 20).join("\n");
         assert!(
             screen.contains(
-                "  7     -   15-19  2.00 ms  50.0 %      -   -    -  2.0 requests, 17 tokens"
+                "  7     -   15-19      5  2.00 ms  50.0 %      3      -   -    -  2.0 requests, 17 tokens"
             ),
             "{screen}"
         );

@@ -1,6 +1,6 @@
 // Describes an event of the timeline.
 
-import { above } from "../data";
+import { above, isTimed } from "../data";
 import { bytes, count, time } from "../format";
 import { Flag } from "../kinds";
 import { batchText } from "../phases";
@@ -19,7 +19,8 @@ export function describe(scene: Scene, links: () => Links, place: Spot): string[
             `${time(length)}`, `${count(iterations.launches[i])} launches`, `waits ${time(iterations.wait[i])}`,
             iterations.gil[i] > 0 && `GIL wait ${time(iterations.gil[i])}`, iterations.gc[i] > 0 && `GC ${time(iterations.gc[i])}`,
             !Number.isNaN(iterations.gpu[i]) && `GPU time ${time(iterations.gpu[i])}`,
-            !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels, at work ${time(iterations.busy[i])}`,
+            !isTimed(iterations, i) && "GPU time not taken",
+            !Number.isNaN(iterations.busy[i]) && `${count(iterations.kernels[i])} kernels${iterations.busy[i] > 0 || !iterations.kernels[i] ? `, at work ${time(iterations.busy[i])}` : ""}`,
             iterations.cut[i] && "cut off", batchText(iterations, i), !iterations.qualifies[i] && "left out of the figures",
         ];
         return [`iteration ${iterations.n[i]}`, parts.filter(Boolean).join(" · ")];

@@ -1,7 +1,7 @@
 // Drawing a timeline. What is narrower than a pixel is merged with its neighbours, and drawn the paler the less of the
 // pixel it takes, so that gaps do not vanish from afar.
 
-import { above, Iterations, Lane, Metric, Track } from "../data";
+import { above, isTimed, Iterations, Lane, Metric, Track } from "../data";
 import { colour } from "../dom";
 import { moment, time } from "../format";
 import { Place } from "../kinds";
@@ -47,6 +47,7 @@ export function draw(context: CanvasRenderingContext2D, view: View, scene: Scene
     context.rect(left, 0, width, height);
     context.clip();
     grid(context, view, scene);
+    untimed(context, view, scene);
     for (const row of scene.rows) {
         const y = row.y - top;
         if (y + row.height < AXIS || y > height) continue;
@@ -229,6 +230,15 @@ function missing(context: CanvasRenderingContext2D, view: View, scene: Scene) {
         if (row.track?.place !== Place.Stream) continue;
         const not_taken = (i: number) => iterations.shown[i] === 1 && Number.isNaN(iterations.busy[i]);
         cover(context, view, scene, not_taken, row.y - view.top, row.height - 2, "kernels were not taken");
+    }
+}
+
+/** Where the GPU's steps are not known, behind what runs on from before. */
+function untimed(context: CanvasRenderingContext2D, view: View, scene: Scene) {
+    const { iterations, rows } = scene;
+    const is_untimed = (i: number) => iterations.shown[i] === 1 && !isTimed(iterations, i);
+    for (const row of rows) {
+        if (row.track?.place === Place.Steps) cover(context, view, scene, is_untimed, row.y - view.top, row.height - 2, "GPU time not taken");
     }
 }
 

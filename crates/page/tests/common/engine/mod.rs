@@ -3,11 +3,15 @@
 
 #![allow(dead_code)] // each user takes its part
 
+mod facts;
+mod writing;
+
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, Batch, CallKind, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric,
-    RangeKind, StringId, Taken, ThreadState, What,
+    Batch, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric, Taken, ThreadState, What,
 };
+
+use writing::{Names, Writing};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -73,6 +77,8 @@ pub struct Engine {
     pub stacks: u64,
     /// Before every tenth iteration's work it waits for requests.
     pub pauses: bool,
+    /// GPU times are taken in one block of eight iterations in so many, from each window's first iteration on.
+    pub timed: u64,
 }
 
 /// The record that the command writes beside: metrics of a GPU.
@@ -100,56 +106,6 @@ pub fn metrics(iterations: u64) -> Builder {
     builder
 }
 
-struct Names {
-    ranges: Vec<StringId>,
-    layers: Vec<StringId>,
-    kernels: Vec<StringId>,
-    domain: StringId,
-    step: StringId,
-    detokenise: StringId,
-    idle: StringId,
-}
-
-struct Writing {
-    builder: Builder,
-    names: Names,
-    main: u32,
-    events: u64,
-    /// Launches so far.
-    launches: u32,
-}
-
-/// Functions of sampled stacks, each with the place of its caller.
-const FRAMES: [(&str, u32); 9] = [
-    (
-        "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)",
-        0,
-    ),
-    ("EngineCore.step (vllm/v1/engine/core.py:310)", 1),
-    (
-        "Scheduler.schedule (vllm/v1/core/sched/scheduler.py:180)",
-        2,
-    ),
-    (
-        "KVCacheManager.allocate_slots (vllm/v1/core/kv_cache_manager.py:220)",
-        3,
-    ),
-    (
-        "GPUModelRunner.execute_model (vllm/v1/worker/gpu_model_runner.py:2300)",
-        2,
-    ),
-    (
-        "GPUModelRunner._prepare_inputs (vllm/v1/worker/gpu_model_runner.py:1100)",
-        5,
-    ),
-    (
-        "LlamaModel.forward (vllm/model_executor/models/llama.py:330)",
-        5,
-    ),
-    ("Sampler.forward (vllm/v1/sample/sampler.py:70)", 2),
-    ("Queue.get (/usr/lib/python3.12/queue.py:154)", 1),
-];
-
 /// The innermost frames of the parts of an iteration.
 mod sampled {
     pub const IDLE: u32 = 9;
@@ -170,21 +126,6 @@ const RANGES: [&str; 6] = [
     "all reduce",
     "logits",
 ];
-
-/// What the learned router of a layer sent to an expert: some layers are even, in some one expert has
-/// most, and in the last one some have nothing.
-pub fn tokens(layer: u64, layers: u64, expert: u64) -> u64 {
-    let noise = (layer * 7919 + expert * 104_729) % 97;
-    let most = if expert == layer * 5 % 16 {
-        layer * 80
-    } else {
-        0
-    };
-    match layer + 1 == layers && expert % 8 == 3 {
-        true => 0,
-        false => 1000 + noise * layer % 400 + most,
-    }
-}
 
 impl Engine {
     pub const fn pid(&self) -> u32 {
@@ -272,12 +213,9 @@ impl Engine {
                 writing.kernel_edge(now, Edge::Open, *first);
             }
             while n <= *last {
-                now = self.iteration(
-                    &mut writing,
-                    n,
-                    now,
-                    last_with.is_some_and(|last| n <= last),
-                );
+                let is_timed = ((n - first) / 8).is_multiple_of(self.timed);
+                let has_kernels = last_with.is_some_and(|last| n <= last);
+                now = self.iteration(&mut writing, n, now, [has_kernels, is_timed]);
                 if last_with == Some(n) {
                     writing.kernel_edge(now, Edge::Close, n);
                 }
@@ -297,7 +235,13 @@ impl Engine {
     }
 
     /// Writes an iteration; when it ended.
-    fn iteration(&self, to: &mut Writing, n: u64, start: u64, kernels: bool) -> u64 {
+    fn iteration(
+        &self,
+        to: &mut Writing,
+        n: u64,
+        start: u64,
+        [kernels, is_timed]: [bool; 2],
+    ) -> u64 {
         let noise = (n * 7919 + self.rank * 31) % 17 * 12 * US;
         let mut now = start + 30 * US;
         if self.pauses && n.is_multiple_of(10) {
@@ -403,7 +347,9 @@ impl Engine {
             stream: MAIN as u16,
             iteration: n,
         };
-        to.put(0, first_work, end_of_work - first_work, span);
+        if is_timed {
+            to.put(0, first_work, end_of_work - first_work, span);
+        }
         let iteration = Event::new(start, end - start, What::Iteration { n, excluded: false });
         to.builder.push(to.main, &iteration);
         if let Some(batch) = self.batch(n) {
@@ -436,182 +382,5 @@ impl Engine {
             };
             to.builder.push(to.main + 200, &Event::new(at, 0, what));
         }
-    }
-
-    fn routing(&self, to: &mut Writing) {
-        let main = to.main;
-        let mut push = |what| to.builder.push(main, &Event::new(START, 0, what));
-        for layer in 0..self.layers {
-            for expert in 0..self.experts {
-                push(What::ExpertLoad {
-                    layer: layer as u16,
-                    expert,
-                    tokens: tokens(layer, self.layers, u64::from(expert)),
-                });
-            }
-        }
-        if self.experts > 0 {
-            for layer in 0..self.layers {
-                let name = format!("Qwen3MoeSparseMoeBlock.gate {layer}");
-                let value = layer << 32 | u64::from(to.builder.string(main, &name));
-                let key = Some(Info::Router);
-                to.builder
-                    .push(main, &Event::new(START, 0, What::Info { key, value }));
-            }
-        }
-        let replaced = "output is intentionally wrong: the routers are replaced";
-        let no_kernels = "no kernels: CUPTI took too long to load";
-        let lines = [(self.replaced, replaced), (self.kernels == 0, no_kernels)];
-        for (_, line) in lines.iter().filter(|(is_so, _)| *is_so) {
-            let value = u64::from(to.builder.string(main, line));
-            let key = Some(Info::Refused);
-            to.builder
-                .push(main, &Event::new(START, 0, What::Info { key, value }));
-        }
-    }
-
-    fn facts(&self, to: &mut Writing) {
-        for ns in [START, START + 20_000 * MS] {
-            to.builder.header().anchor(Anchor {
-                ticks: ns,
-                monotonic_ns: ns,
-                unix_ns: ns + UNIX,
-            });
-        }
-        let main = to.main;
-        for (key, text) in [
-            (
-                Info::CommandLine,
-                "python3 -m vllm.entrypoints.openai.api_server --model meta-llama/Llama-3.1-8B -tp 4",
-            ),
-            (Info::Host, "gpu7"),
-            (Info::Rule, "py:vllm.v1.engine.core:EngineCore.step"),
-            (Info::RuleWhy, "auto knows vLLM"),
-            (Info::Engine, "vLLM 0.11.0"),
-            (Info::Version, "0.1.0"),
-            (Info::Python, "3.12.3"),
-            (Info::Gpu, "NVIDIA H200"),
-            (Info::Process, "VllmWorker"),
-            (Info::Boot, "a-boot"),
-            (Info::Windows, "100-150"),
-            (Info::Setting, "TLLMPROF_GIL=1"),
-            (Info::Refused, "GPU metrics: NVML gives none to this user"),
-        ] {
-            let value = u64::from(to.builder.string(main, text));
-            let key = Some(key);
-            to.builder
-                .push(main, &Event::new(START, 0, What::Info { key, value }));
-        }
-        let stacks = (self.stacks > 0).then_some((Info::StacksRate, self.stacks));
-        let numbers = [(Info::Rank, self.rank), (Info::CudaDriver, 13_000)];
-        for (key, value) in numbers.into_iter().chain(stacks) {
-            let key = Some(key);
-            to.builder
-                .push(main, &Event::new(START, 0, What::Info { key, value }));
-        }
-        for (row, kind, name) in [
-            (GRAPH, CallKind::GraphLaunch, "cuGraphLaunch"),
-            (KERNEL, CallKind::KernelLaunch, "cuLaunchKernelEx"),
-            (COPY, CallKind::AsyncCopy, "cuMemcpyAsync"),
-            (WAIT, CallKind::Wait, "cuEventSynchronize"),
-        ] {
-            let name = to.builder.string(main, name);
-            let kind = Some(kind);
-            to.builder.push(
-                main,
-                &Event::new(START, 0, What::CallName { row, kind, name }),
-            );
-        }
-        for (thread, name) in [(main, "EngineCore"), (main + 100, "detokenizer")] {
-            let name = to.builder.string(thread, name);
-            to.builder
-                .push(thread, &Event::new(START, 0, What::ThreadName { name }));
-        }
-    }
-}
-
-impl Writing {
-    fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
-        self.events += 1;
-        self.builder
-            .push(self.main + thread * 100, &Event::new(start, duration, what));
-    }
-
-    /// The frames of sampled stacks, after the samples.
-    fn frames(&mut self) {
-        for (id, (name, parent)) in (1..).zip(FRAMES) {
-            let sampler = self.main + 200;
-            let name = self.builder.string(sampler, name);
-            let what = What::Frame { id, parent, name };
-            self.builder.push(sampler, &Event::new(START, 0, what));
-        }
-    }
-
-    fn edge(&mut self, at: u64, edge: Edge, iteration: u64) {
-        self.builder.push(
-            self.main,
-            &Event::new(at, 0, What::Window { edge, iteration }),
-        );
-    }
-
-    fn kernel_edge(&mut self, at: u64, edge: Edge, iteration: u64) {
-        let what = What::KernelWindow { edge, iteration };
-        self.builder.push(self.main, &Event::new(at, 0, what));
-    }
-
-    fn range(&mut self, name: usize, start: u64, end: u64) {
-        self.named_range(self.names.ranges[name], start, end);
-    }
-
-    fn named_range(&mut self, name: StringId, start: u64, end: u64) {
-        let domain = self.names.domain;
-        let kind = RangeKind::PushPop;
-        self.put(0, start, end - start, What::Range { kind, domain, name });
-    }
-
-    fn call(&mut self, start: u64, duration: u64, row: u8) {
-        let (capturing, stream) = (false, 0x7f00);
-        self.put(
-            0,
-            start,
-            duration,
-            What::Call {
-                row,
-                capturing,
-                stream,
-            },
-        );
-    }
-
-    fn kernel(&mut self, start: u64, duration: u64, kernel: usize) {
-        let name = self.names.kernels[kernel];
-        let stream = MAIN as u16;
-        self.put(
-            0,
-            start,
-            duration,
-            What::GpuKernel {
-                device: 0,
-                stream,
-                name,
-                correlation: self.launches,
-            },
-        );
-    }
-
-    fn copy(&mut self, stream: u64, start: u64, kind: CopyKind, bytes: u64) {
-        let stream = stream as u16;
-        let duration = 2 * US + bytes / 50;
-        self.put(
-            0,
-            start,
-            duration,
-            What::GpuCopy {
-                device: 0,
-                stream,
-                kind,
-                bytes,
-            },
-        );
     }
 }

@@ -1,0 +1,142 @@
+//! What an engine's record is written with.
+
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{CopyKind, Edge, Event, RangeKind, StringId, What};
+
+use super::{MAIN, START, US};
+
+pub struct Names {
+    pub ranges: Vec<StringId>,
+    pub layers: Vec<StringId>,
+    pub kernels: Vec<StringId>,
+    pub domain: StringId,
+    pub step: StringId,
+    pub detokenise: StringId,
+    pub idle: StringId,
+}
+
+pub struct Writing {
+    pub builder: Builder,
+    pub names: Names,
+    pub main: u32,
+    pub events: u64,
+    /// Launches so far.
+    pub launches: u32,
+}
+
+/// Functions of sampled stacks, each with the place of its caller.
+const FRAMES: [(&str, u32); 9] = [
+    (
+        "EngineCoreProc.run_engine_core (vllm/v1/engine/core.py:870)",
+        0,
+    ),
+    ("EngineCore.step (vllm/v1/engine/core.py:310)", 1),
+    (
+        "Scheduler.schedule (vllm/v1/core/sched/scheduler.py:180)",
+        2,
+    ),
+    (
+        "KVCacheManager.allocate_slots (vllm/v1/core/kv_cache_manager.py:220)",
+        3,
+    ),
+    (
+        "GPUModelRunner.execute_model (vllm/v1/worker/gpu_model_runner.py:2300)",
+        2,
+    ),
+    (
+        "GPUModelRunner._prepare_inputs (vllm/v1/worker/gpu_model_runner.py:1100)",
+        5,
+    ),
+    (
+        "LlamaModel.forward (vllm/model_executor/models/llama.py:330)",
+        5,
+    ),
+    ("Sampler.forward (vllm/v1/sample/sampler.py:70)", 2),
+    ("Queue.get (/usr/lib/python3.12/queue.py:154)", 1),
+];
+
+impl Writing {
+    pub fn put(&mut self, thread: u32, start: u64, duration: u64, what: What) {
+        self.events += 1;
+        self.builder
+            .push(self.main + thread * 100, &Event::new(start, duration, what));
+    }
+
+    /// The frames of sampled stacks, after the samples.
+    pub fn frames(&mut self) {
+        for (id, (name, parent)) in (1..).zip(FRAMES) {
+            let sampler = self.main + 200;
+            let name = self.builder.string(sampler, name);
+            let what = What::Frame { id, parent, name };
+            self.builder.push(sampler, &Event::new(START, 0, what));
+        }
+    }
+
+    pub fn edge(&mut self, at: u64, edge: Edge, iteration: u64) {
+        self.builder.push(
+            self.main,
+            &Event::new(at, 0, What::Window { edge, iteration }),
+        );
+    }
+
+    pub fn kernel_edge(&mut self, at: u64, edge: Edge, iteration: u64) {
+        let what = What::KernelWindow { edge, iteration };
+        self.builder.push(self.main, &Event::new(at, 0, what));
+    }
+
+    pub fn range(&mut self, name: usize, start: u64, end: u64) {
+        self.named_range(self.names.ranges[name], start, end);
+    }
+
+    pub fn named_range(&mut self, name: StringId, start: u64, end: u64) {
+        let domain = self.names.domain;
+        let kind = RangeKind::PushPop;
+        self.put(0, start, end - start, What::Range { kind, domain, name });
+    }
+
+    pub fn call(&mut self, start: u64, duration: u64, row: u8) {
+        let (capturing, stream) = (false, 0x7f00);
+        self.put(
+            0,
+            start,
+            duration,
+            What::Call {
+                row,
+                capturing,
+                stream,
+            },
+        );
+    }
+
+    pub fn kernel(&mut self, start: u64, duration: u64, kernel: usize) {
+        let name = self.names.kernels[kernel];
+        let stream = MAIN as u16;
+        self.put(
+            0,
+            start,
+            duration,
+            What::GpuKernel {
+                device: 0,
+                stream,
+                name,
+                correlation: self.launches,
+            },
+        );
+    }
+
+    pub fn copy(&mut self, stream: u64, start: u64, kind: CopyKind, bytes: u64) {
+        let stream = stream as u16;
+        let duration = 2 * US + bytes / 50;
+        self.put(
+            0,
+            start,
+            duration,
+            What::GpuCopy {
+                device: 0,
+                stream,
+                kind,
+                bytes,
+            },
+        );
+    }
+}
