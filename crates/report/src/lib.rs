@@ -111,6 +111,6 @@ impl Report {
     /// Of which iterations the shares of processes side by side are, in words, if not of all.
     #[must_use]
     pub fn of_which(&self) -> Vec<&'static str> {
-        sum::of_which(&self.processes)
+        sum::of_which(self.processes.iter().filter_map(|one| one.sum.as_ref()))
     }
 }

@@ -21,7 +21,6 @@ use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
 use crate::spans::Spans;
 use crate::stacks::Stacks;
-use crate::state::State;
 use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
@@ -428,17 +427,6 @@ impl Process {
         let walls = self.windows.iter().map(Window::wall);
         let wall = walls.fold(0, u64::saturating_add);
         (wall > 0).then(|| self.own_cost as f64 / wall as f64)
-    }
-
-    /// Why there are no figures of iterations, in words; `None`: there are some.
-    #[must_use]
-    pub fn nothing(&self) -> Option<&'static str> {
-        match (&self.sum, self.unqualified.is_empty(), self.state()) {
-            (Some(_), ..) => None,
-            (None, false, _) => Some("no iteration counts"),
-            (None, true, State::Damaged) => Some("no iteration is left of a damaged record"),
-            (None, true, _) => Some("no iteration was recorded"),
-        }
     }
 
     /// A kernel's part of what all kernels took.

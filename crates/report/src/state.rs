@@ -54,4 +54,15 @@ impl Process {
             State::Damaged => Some(format!("damaged: {}", self.damage)),
         }
     }
+
+    /// Why there are no figures of iterations, in words; `None`: there are some.
+    #[must_use]
+    pub fn nothing(&self) -> Option<&'static str> {
+        match (&self.sum, self.unqualified.is_empty(), self.state()) {
+            (Some(_), ..) => None,
+            (None, false, _) => Some("no iteration counts"),
+            (None, true, State::Damaged) => Some("no iteration is left of a damaged record"),
+            (None, true, _) => Some("no iteration was recorded"),
+        }
+    }
 }

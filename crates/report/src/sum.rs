@@ -4,7 +4,6 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::iteration::Iteration;
-use crate::process::Process;
 use crate::quantiles::Quantiles;
 use crate::window::Window;
 
@@ -167,8 +166,8 @@ pub fn of_some(some: u64, all: u64) -> String {
 }
 
 /// Of which iterations shares of processes side by side are, if not of all.
-pub fn of_which(processes: &[Process]) -> Vec<&'static str> {
-    let any = |is: fn(&Sum) -> bool| processes.iter().filter_map(|one| one.sum.as_ref()).any(is);
+pub fn of_which<'a>(sums: impl Iterator<Item = &'a Sum> + Clone) -> Vec<&'static str> {
+    let any = |is: fn(&Sum) -> bool| sums.clone().any(is);
     let lines = [
         (
             any(|sum| sum.gpu.is_some() && sum.gpu_iterations < sum.iterations),

@@ -132,7 +132,7 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
     if more > 0 {
         lines.add(format_args!("and {more} more processes"));
     }
-    for line in of_which(processes) {
+    for line in of_which(processes.iter().filter_map(|one| one.sum.as_ref())) {
         lines.add(format_args!("{line}"));
     }
     for (rank, pids) in shared_ranks(processes).iter().take(SHARED) {
