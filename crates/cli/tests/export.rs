@@ -95,7 +95,7 @@ fn each_format_is_made_and_what_is_there_stays() {
     let events = trace["traceEvents"].as_array().unwrap();
     let iterations = events.iter().filter(|event| event["cat"] == "iteration");
     assert_eq!(iterations.count(), 2 * 51);
-    let part = "tables/calls/host=gpu7/rank=1/pid=4001/part-0.parquet";
+    let part = "tables/calls/run=none/host=gpu7/rank=1/pid=4001/part-0.parquet";
     assert!(fs::read(scratch.path(part)).unwrap().starts_with(b"PAR1"));
 }
 

@@ -16,18 +16,45 @@ fn records() -> (Vec<Record>, Vec<Seen>) {
     (records.collect(), seen)
 }
 
+/// The ledgers of the records' windows, as the report has them, in the order in which DuckDB is asked for them.
+fn ledger(records: &[Record]) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for record in records {
+        let process = &record.process;
+        for (window, ledger) in process.windows.iter().zip(&process.window_ledgers) {
+            for (side, causes) in [("host", &ledger.host), ("gpu", &ledger.gpu)] {
+                rows.extend(causes.iter().map(|row| {
+                    json!([
+                        process.pid,
+                        window.first,
+                        window.last,
+                        side,
+                        row.kind.name(),
+                        row.cause,
+                        row.ns,
+                        (row.share * 1e9).round() as u64
+                    ])
+                }));
+            }
+        }
+    }
+    rows.sort_by_key(Value::to_string);
+    rows
+}
+
 #[test]
 fn duckdb_finds_every_event() {
     let scratch = scratch();
     let (records, seen) = records();
     let exported = parquet(&records, scratch.path()).unwrap();
-    // Besides what is drawn: processes, threads, metrics, tokens of an expert.
-    let rows = seen.len() + 3 + 3 + METRICS.len() + 1;
+    // Besides what is drawn: processes, threads, metrics, tokens of an expert, the ledger.
+    let ledger = ledger(&records);
+    let rows = seen.len() + 3 + 3 + METRICS.len() + 1 + ledger.len();
     assert_eq!((exported.events as usize, exported.left_out), (rows, 0));
     for (table, partition) in [
-        ("calls", "host=alpha/rank=0/pid=100"),
-        ("calls", "host=beta%2Fβ/rank=1/pid=100"),
-        ("metrics", "host=alpha/rank=0/pid=102"),
+        ("calls", "run=none/host=alpha/rank=0/pid=100"),
+        ("calls", "run=none/host=beta%2Fβ/rank=1/pid=100"),
+        ("metrics", "run=none/host=alpha/rank=0/pid=102"),
     ] {
         let file = scratch
             .path()
@@ -54,6 +81,7 @@ fn duckdb_finds_every_event() {
         json!([{"start": "BIGINT", "failed": "BOOLEAN", "rank": "BIGINT"}])
     );
     assert_eq!(found["experts"][0]["tokens"], 17);
+    assert_eq!(found["ledger"], Value::from(ledger));
     let stack = scene::STACK.join(";");
     assert_eq!(found["stacks"][0], json!({"stack": stack, "samples": 3}));
     let metrics = found["metrics"].as_array().unwrap();
@@ -144,7 +172,7 @@ fn records_of_one_process_do_not_meet() {
     let twice = [record(name, bytes.clone()), record(name, bytes.clone())];
     parquet(&twice, scratch.path()).unwrap();
     for table in TABLES {
-        let folder = format!("{}/host=beta%2Fβ/rank=1/pid=100", table.name);
+        let folder = format!("{}/run=none/host=beta%2Fβ/rank=1/pid=100", table.name);
         let files = fs::read_dir(scratch.path().join(&folder)).unwrap();
         let mut names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
         names.sort();

@@ -1,5 +1,5 @@
-//! Parquet tables, partitioned by host, rank and process as Hive does it:
-//! `calls/host=gpu7/rank=0/pid=4000/part-0.parquet`.
+//! Parquet tables, partitioned by run, host, rank and process as Hive does it:
+//! `calls/run=20260102-030405-99-ab12/host=gpu7/rank=0/pid=4000/part-0.parquet`.
 //!
 //! One thread reads the record and gathers rows, another one encodes and writes them.
 
@@ -61,7 +61,13 @@ struct Partition {
 impl Partition {
     fn of(record: &Record) -> Self {
         let facts = &record.process.facts;
-        let mut folder = PathBuf::from(format!("host={}", hive(&facts.host)));
+        // Tables are joined by it, so it is never null.
+        let run = match &*facts.run {
+            "" => "none",
+            run => run,
+        };
+        let mut folder = PathBuf::from(format!("run={}", hive(run)));
+        folder.push(format!("host={}", hive(&facts.host)));
         folder.push(format!("rank={}", facts.rank));
         folder.push(format!("pid={}", record.process.pid));
         Self { folder, part: 0 }
@@ -71,7 +77,7 @@ impl Partition {
 /// A value as a part of a path: what a path or a pattern for paths could take for something else is
 /// written as its number. That is what Hive does, and Spark and DuckDB undo, for ASCII alone.
 fn hive(value: &str) -> String {
-    /// Longest name of a host in bytes, with room for `host=` in what a file system takes.
+    /// Longest name of a host or run in bytes, with room for `host=` in what a file system takes.
     const LIMIT: usize = 240;
     let mut text = String::new();
     for c in value.chars() {

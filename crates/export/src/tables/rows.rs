@@ -76,6 +76,7 @@ pub fn rows(record: &Record, tables: &mut impl Tables) -> io::Result<()> {
     process(record, &mut texts, tables)?;
     stretches(record, &mut texts, tables)?;
     iterations(record, &mut texts, tables)?;
+    ledger(record, &mut texts, tables)?;
     let mut items = Items::new(record, texts);
     record.items(|item| items.add(item, tables))
 }
@@ -87,6 +88,11 @@ fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resu
         texts.add(&process.file.to_string_lossy()),
         texts.add(&facts.command),
         texts.add(&facts.process),
+        match &*facts.rank_source {
+            "" => Cell::Null,
+            source => texts.add(source),
+        },
+        facts.world_size.into(),
         process.parent.into(),
         match process.ended {
             Some(Ended::InOrder) => texts.fixed("in order"),
@@ -148,6 +154,9 @@ fn iterations(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::R
             iteration.launches.into(),
             iteration.calls.into(),
             iteration.wait.into(),
+            iteration.idle.into(),
+            iteration.used.map(|used| used.ran).into(),
+            iteration.used.map(|used| used.delayed).into(),
             iteration.gil_wait.into(),
             iteration.gc.into(),
             iteration.kernels.into(),
@@ -164,6 +173,32 @@ fn iterations(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::R
             iteration.cut.into(),
         ];
         to.row(Which::Iterations as usize, &row, texts)?;
+    }
+    Ok(())
+}
+
+fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Result<()> {
+    let process = &record.process;
+    for (window, ledger) in process.windows.iter().zip(&process.window_ledgers) {
+        let sides = [
+            ("host", &ledger.host, ledger.host_iterations),
+            ("gpu", &ledger.gpu, ledger.gpu_iterations),
+        ];
+        for (side, rows, iterations) in sides {
+            for cause in rows {
+                let row = [
+                    window.first.into(),
+                    window.last.into(),
+                    texts.fixed(side),
+                    texts.add(&cause.kind.name()),
+                    texts.add(&cause.cause),
+                    cause.ns.into(),
+                    Cell::Real(cause.share),
+                    iterations.into(),
+                ];
+                to.row(Which::Ledger as usize, &row, texts)?;
+            }
+        }
     }
     Ok(())
 }

@@ -72,6 +72,7 @@ pub enum Which {
     Threads,
     Windows,
     Iterations,
+    Ledger,
 }
 
 /// All tables: those of [`Which`] in its order, then those of items, whose columns are filled by their
@@ -83,6 +84,8 @@ pub const TABLES: &[Table] = &[
             text("file"),
             text("command"),
             text("process"),
+            optional(text("rank_source")),
+            optional(int("world_size")),
             int("parent"),
             optional(text("ended")),
             text("rule"),
@@ -127,6 +130,9 @@ pub const TABLES: &[Table] = &[
             int("launches"),
             int("calls"),
             int("wait_ns"),
+            int("idle_ns"),
+            optional(int("processor_ns")),
+            optional(int("delayed_ns")),
             int("gil_wait_ns"),
             int("gc_ns"),
             int("kernels"),
@@ -138,6 +144,19 @@ pub const TABLES: &[Table] = &[
             optional(text("phase")),
             flag("qualifies"),
             flag("cut"),
+        ],
+    },
+    Table {
+        name: "ledger",
+        fields: &[
+            int("first"),
+            int("last"),
+            text("side"),
+            text("kind"),
+            text("cause"),
+            int("time_ns"),
+            field("share", Kind::Real),
+            int("iterations"),
         ],
     },
     Table {
@@ -272,6 +291,7 @@ mod tests {
         assert_eq!(TABLES[Which::Threads as usize].name, "threads");
         assert_eq!(TABLES[Which::Windows as usize].name, "windows");
         assert_eq!(TABLES[Which::Iterations as usize].name, "iterations");
+        assert_eq!(TABLES[Which::Ledger as usize].name, "ledger");
         for table in TABLES {
             assert_eq!(
                 table.schema().unwrap().get_fields().len(),

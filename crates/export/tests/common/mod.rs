@@ -111,7 +111,7 @@ fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
 /// which is said.
 pub fn read_by(script: &str, export: &Path) -> Option<Value> {
     let python = match script {
-        "spark.py" => with_spark(),
+        _ if script.starts_with("spark") => with_spark(),
         _ => output(
             &mut Command::new(here("../../scripts/get-readers")),
             Duration::from_secs(900),
@@ -136,8 +136,8 @@ pub fn read_by(script: &str, export: &Path) -> Option<Value> {
     }
 }
 
-/// A Python that has Spark: `TLLMPROF_SPARK_PYTHON`, else the usual one. Nothing installs it: with the
-/// Java that it needs it is 700 MB.
+/// A Python that has Spark: `TLLMPROF_SPARK_PYTHON`, else the usual one. `scripts/test-spark` installs it, and nothing
+/// else does: with the Java that it needs it is 900 MB.
 fn with_spark() -> Result<String, String> {
     let python = std::env::var("TLLMPROF_SPARK_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     for mut command in [Command::new(&python), Command::new("java")] {

@@ -78,6 +78,8 @@ json.dump({
     "seen": seen,
     "metrics": rows("select host, pid, device, metric, unit, start_ns, dur_ns, value from metrics order by all"),
     "experts": rows("from experts"),
+    "ledger": sorted((list(row.values()) for row in rows(
+        "select pid, first, last, side, kind, cause, time_ns, round(share * 1e9)::bigint as share from ledger")), key=lambda row: json.dumps(row, separators=(",", ":"))),
     "stacks": rows("select stack, count(*) as samples from samples where kind = 'python' group by all order by samples desc, stack"),
     "processes": rows("from processes order by all"),
     "iterations": rows("from iterations order by all"),

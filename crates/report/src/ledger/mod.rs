@@ -106,6 +106,15 @@ pub enum LedgerKind {
     Unknown,
 }
 
+impl LedgerKind {
+    /// Its name in exports, as JSON has it.
+    #[must_use]
+    pub fn name(self) -> String {
+        let name = serde_json::to_value(self).unwrap_or_default();
+        name.as_str().unwrap_or_default().to_owned()
+    }
+}
+
 impl Ledger {
     /// How much of the host's time causes of a kind take.
     #[must_use]

@@ -1,0 +1,180 @@
+//! The questions of `examples/queries`: each is answered, and as the report answers it.
+
+mod common;
+#[path = "../../report/tests/common/server.rs"]
+mod server;
+
+use std::collections::BTreeMap;
+
+use common::{read_by, record, scene, scratch};
+use serde_json::{Value, json};
+use server::Server;
+use tllmprof_export::{Record, parquet};
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{Event, Info, What};
+use tllmprof_report::Iteration;
+
+/// The record of a rank of a run.
+fn of_run(run: &str, rank: u64) -> Record {
+    let (mut builder, truth) = Server::rank(rank).record();
+    belongs_to(&mut builder, run, truth[0].start);
+    let mut bytes = Vec::new();
+    builder.write_to(&mut bytes).unwrap();
+    record(&format!("{run}-{rank}"), bytes)
+}
+
+fn belongs_to(builder: &mut Builder, run: &str, at: u64) {
+    let value = builder.string(1, run).into();
+    let key = Some(Info::Run);
+    builder.push(1, &Event::new(at, 0, What::Info { key, value }));
+}
+
+fn counted(record: &Record) -> impl Iterator<Item = &Iteration> {
+    let windows = record.process.windows.iter();
+    windows.flat_map(|window| window.qualified())
+}
+
+/// As SQL's: the mean of the two in the middle.
+fn median(mut all: Vec<u64>) -> f64 {
+    all.sort_unstable();
+    let middle = all.len() / 2;
+    match all.len() % 2 {
+        1 => all[middle] as f64,
+        _ => (all[middle - 1] + all[middle]) as f64 / 2.0,
+    }
+}
+
+fn is_near(found: &Value, wanted: f64) -> bool {
+    (found.as_f64().unwrap() - wanted).abs() <= wanted.abs() * 1e-9
+}
+
+/// Two ranks each of two runs.
+fn of_two_runs() -> Vec<Record> {
+    let runs = ["evening", "morning"].into_iter();
+    runs.flat_map(|run| [0, 1].map(|rank| of_run(run, rank)))
+        .collect()
+}
+
+/// What the host's time of a run's windows is, in milliseconds.
+fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
+    let ledgers = records.flat_map(|one| &one.process.window_ledgers);
+    let all = ledgers.flat_map(|ledger| &ledger.host).map(|row| row.ns);
+    all.sum::<u64>() as f64 / 1e6
+}
+
+#[test]
+fn every_question_is_answered_as_the_report_answers_it() {
+    let scratch = scratch();
+    let mut records = of_two_runs();
+    // With batches, collections and metrics; of no run.
+    let others = scene::all().0.into_iter();
+    records.extend(others.map(|(name, bytes)| record(name, bytes)));
+    parquet(&records, &scratch.path().join("tables")).unwrap();
+    let Some(answers) = read_by("queries.py", &scratch.path().join("tables")) else {
+        return;
+    };
+    let answers: BTreeMap<String, Vec<Value>> = serde_json::from_value(answers).unwrap();
+    assert_eq!(answers.len(), 11);
+    for (question, rows) in &answers {
+        assert!(!rows.is_empty(), "{question}");
+    }
+
+    let process = |row: &Value, record: &Record| {
+        let facts = &record.process.facts;
+        let run = if facts.run.is_empty() {
+            "none"
+        } else {
+            &facts.run
+        };
+        row["run"] == run && row["host"] == facts.host && row["pid"] == record.process.pid
+    };
+    let ranks = &answers["slowest-ranks"];
+    let mut found = 0;
+    for record in &records {
+        let durations: Vec<_> = counted(record).map(|one| one.duration).collect();
+        let Some(row) = ranks.iter().find(|row| process(row, record)) else {
+            assert!(durations.is_empty());
+            continue;
+        };
+        assert_eq!(row["iterations"], durations.len());
+        assert!(is_near(&row["p50_ms"], median(durations) / 1e6), "{row}");
+        found += 1;
+    }
+    assert_eq!(found, ranks.len());
+
+    // The causes of a run add up to what the report's ledgers have, and their shares to 1.
+    let of_run = |run: &'static str| {
+        records
+            .iter()
+            .filter(move |one| one.process.facts.run == run)
+    };
+    let causes = &answers["where-host-time-goes"];
+    let of_evening = || causes.iter().filter(|row| row["run"] == "evening");
+    let sum = |key: &str| {
+        of_evening()
+            .map(|row| row[key].as_f64().unwrap())
+            .sum::<f64>()
+    };
+    assert!(is_near(&json!(sum("ms")), host_ms(of_run("evening"))));
+    assert!(is_near(&json!(sum("share")), 1.0));
+
+    // No more iterations than are shared have a slowest rank.
+    let stragglers = &answers["stragglers"];
+    let of_evening: Vec<_> = stragglers
+        .iter()
+        .filter(|row| row["run"] == "evening")
+        .collect();
+    assert_eq!(of_evening.len(), 2);
+    let slowest: u64 = of_evening
+        .iter()
+        .map(|row| row["slowest_in"].as_u64().unwrap())
+        .sum();
+    assert!(slowest > 0 && slowest <= of_evening[0]["shared"].as_u64().unwrap());
+
+    // The same program, so nothing has changed.
+    let pairs: Vec<_> = answers["two-runs"].iter().collect();
+    let of_both = pairs
+        .iter()
+        .filter(|row| row["base"] == "evening" && row["other"] == "morning");
+    let changes: Vec<_> = of_both.map(|row| row["change"].as_f64().unwrap()).collect();
+    assert_eq!(changes, [0.0, 0.0]);
+
+    let runs: Vec<_> = answers["runs"]
+        .iter()
+        .map(|row| (&row["run"], &row["processes"]))
+        .collect();
+    let (two, three) = (json!(2), json!(3));
+    let names = ["evening", "morning", "none"].map(Value::from);
+    assert_eq!(
+        runs,
+        [(&names[0], &two), (&names[1], &two), (&names[2], &three)]
+    );
+}
+
+#[test]
+fn spark_answers_the_first_two_alike() {
+    let scratch = scratch();
+    let records = of_two_runs();
+    let tables = scratch.path().join("tables");
+    parquet(&records, &tables).unwrap();
+    let Some(answers) = read_by("spark_job.py", &tables) else {
+        return;
+    };
+    let ranks = answers["slowest_ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), records.len());
+    for record in &records {
+        let facts = &record.process.facts;
+        let is_it = |row: &&Value| row["run"] == facts.run && row["rank"] == facts.rank;
+        let row = ranks.iter().find(is_it).unwrap();
+        let durations: Vec<_> = counted(record).map(|one| one.duration).collect();
+        assert_eq!(row["iterations"], durations.len());
+        assert!(is_near(&row["p50_ms"], median(durations) / 1e6), "{row}");
+    }
+    for run in ["evening", "morning"] {
+        let causes = answers["host_time"].as_array().unwrap().iter();
+        let causes = causes.filter(|row| row["run"] == run);
+        let sum: f64 = causes.map(|row| row["ms"].as_f64().unwrap()).sum();
+        let of_run = records.iter().filter(|one| one.process.facts.run == run);
+        assert!(is_near(&json!(sum), host_ms(of_run)));
+    }
+}

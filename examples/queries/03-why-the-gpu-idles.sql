@@ -1,0 +1,7 @@
+-- Why has the GPU nothing to do? What the host does meanwhile, with its part of the GPU's time.
+with causes as (
+    select run, kind, cause, sum(time_ns) as ns from ledger where side = 'gpu' group by all
+), shares as (
+    select *, ns / sum(ns) over (partition by run) as share from causes
+)
+select run, cause, ns / 1e6 as ms, share from shares where kind = 'idle' order by run, ns desc limit 50;
