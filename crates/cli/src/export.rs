@@ -14,9 +14,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::{flag, low_level};
 use tllmprof_export::{Exported, FORMATS, Format, Output, PASSES, Record, Writer};
+use ureq::http::Uri;
 
 use crate::failure::{usage, worded};
 use crate::inherited;
+use crate::otlp;
 use crate::output;
 use crate::processes;
 use crate::progress::Progress;
@@ -24,11 +26,15 @@ use crate::runs;
 
 #[derive(Args)]
 pub struct Arguments {
-    #[arg(long, value_name = "FORMAT", value_parser = formats(), help = what_to_write())]
-    to: &'static Format,
+    #[arg(long, value_name = "FORMAT", value_parser = formats(), help = what_to_write(), required_unless_present = "otlp")]
+    to: Option<&'static Format>,
     /// The file or folder to make; a trace whose name ends in .gz is compressed, and - is standard output
-    #[arg(short, long, value_name = "OUT")]
-    output: PathBuf,
+    #[arg(short, long, value_name = "OUT", required_unless_present = "otlp")]
+    output: Option<PathBuf>,
+    /// Send windows and their slowest iterations as spans to an OpenTelemetry collector, by OTLP over HTTP, such as
+    /// http://localhost:4318
+    #[arg(long, value_name = "URL", value_parser = otlp::collector, conflicts_with_all = ["to", "output", "force"])]
+    otlp: Option<Uri>,
     /// Replace OUT if it exists
     #[arg(long)]
     force: bool,
@@ -55,18 +61,21 @@ fn what_to_write() -> String {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let to_stdout = arguments.output == Path::new("-");
     let files = runs::named(&arguments.files)?;
     processes::are_different(&files)?;
-    if !to_stdout {
-        processes::is_no_input("--output", &arguments.output, &files)?;
-    }
-    let out = || arguments.output.display().to_string();
-    let target = match to_stdout {
-        true => None,
-        false => Some(Output::new(&arguments.output, arguments.force).with_context(out)?),
+    let (out, counts, write) = match (arguments.to, &arguments.output, &arguments.otlp) {
+        (Some(format), Some(output), _) => {
+            let write = to_file(format, output, arguments.force, &files)?;
+            (output.display().to_string(), format.counts, write)
+        }
+        (_, _, Some(collector)) => (collector.to_string(), "spans", to_collector(collector)),
+        _ => {
+            return Err(usage(format_args!(
+                "export: --to and --output, or --otlp are wanted"
+            )));
+        }
     };
-    let write = writing(arguments, target)?;
+    let to_stdout = out == "-";
     let stopped = Stopped::on_signals()?;
     let (records, status) = open(&files, &stopped);
     let records = runs::without_copies(records, |record| &record.process);
@@ -84,12 +93,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     // The bar goes before anything is said.
     drop(records);
     if let Some(signal) = stopped.signal() {
-        return Err(end_by(signal, Some(&out())));
+        return Err(end_by(signal, Some(&out)));
     }
     let exported = match written {
         // A reader that has seen enough is no error.
         Err(error) if to_stdout && is_broken_pipe(&error) => return Ok(status),
-        written => written.with_context(out)?,
+        written => written?,
     };
     if exported.left_out > 0 {
         output::say(format_args!(
@@ -100,10 +109,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !to_stdout {
         let processes = if read == 1 { "process" } else { "processes" };
         output::note(format_args!(
-            "{}: {} {} of {read} {processes}",
-            out(),
-            exported.events,
-            arguments.to.counts,
+            "{out}: {} {counts} of {read} {processes}",
+            exported.events
         ));
     }
     Ok(status)
@@ -112,20 +119,34 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Writes records to where they are to go.
 type Writing = Box<dyn FnOnce(&[Record]) -> Result<Exported>>;
 
-/// How records are written to a target, or to standard output.
-fn writing(arguments: &Arguments, target: Option<Output>) -> Result<Writing> {
-    let gzip = arguments.output.extension() == Some(OsStr::new("gz"));
-    Ok(match (arguments.to.write, target) {
+/// How records are written to a file, a folder or standard output.
+fn to_file(
+    format: &'static Format,
+    output: &Path,
+    force: bool,
+    files: &[PathBuf],
+) -> Result<Writing> {
+    let out = output.display().to_string();
+    let is_stdout = output == Path::new("-");
+    let gzip = output.extension() == Some(OsStr::new("gz"));
+    if !is_stdout {
+        processes::is_no_input("--output", output, files)?;
+    }
+    let target = match is_stdout {
+        true => None,
+        false => Some(Output::new(output, force).with_context(|| out.clone())?),
+    };
+    let write: Writing = match (format.write, target) {
         (Writer::Folder(_), None) => {
             return Err(usage(format_args!(
                 "--output -: {} makes {} (wanted: its name)",
-                arguments.to.name, arguments.to.makes
+                format.name, format.makes
             )));
         }
-        (Writer::File(_), None) if !arguments.to.is_text && io::stdout().is_terminal() => {
+        (Writer::File(_), None) if !format.is_text && io::stdout().is_terminal() => {
             return Err(usage(format_args!(
                 "--output -: {} makes {}, which is not for a terminal (wanted: a file's name, or a pipe)",
-                arguments.to.name, arguments.to.makes
+                format.name, format.makes
             )));
         }
         (Writer::File(write), None) => {
@@ -141,6 +162,19 @@ fn writing(arguments: &Arguments, target: Option<Output>) -> Result<Writing> {
             target.keep()?;
             Ok(exported)
         }),
+    };
+    Ok(Box::new(move |records| write(records).with_context(|| out)))
+}
+
+/// How their spans are sent.
+fn to_collector(collector: &Uri) -> Writing {
+    let collector = collector.clone();
+    Box::new(move |records| {
+        let events = otlp::send(records, &collector)?;
+        Ok(Exported {
+            events,
+            ..Exported::default()
+        })
     })
 }
 

@@ -17,6 +17,7 @@ mod manners;
 mod manual;
 mod metrics;
 mod options;
+mod otlp;
 mod output;
 mod page;
 mod processes;

@@ -13,6 +13,7 @@ mod chrome;
 mod clocks;
 mod exported;
 mod lanes;
+mod otlp;
 mod output;
 mod perfetto;
 mod private;
@@ -24,6 +25,7 @@ mod trace;
 
 pub use clocks::Clocks;
 pub use exported::Exported;
+pub use otlp::{Request, otlp, rejected};
 pub use output::{Output, OutputError};
 pub use record::{PASSES, Progress, Record};
 pub use stacks::{collapsed, speedscope};

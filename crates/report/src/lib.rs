@@ -68,6 +68,7 @@ pub use state::State;
 pub use text::Style;
 pub use turnaround::Turnaround;
 pub use units::{Bytes, Change, Quantity, Rate, Share, Time};
+pub use window::Window;
 
 /// Processes side by side.
 #[derive(Debug)]
