@@ -53,7 +53,9 @@ pub use batch::{Batch, Phase};
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
-pub use event::{Event, EventKind, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What};
+pub use event::{
+    Event, EventKind, LAST_LASTING, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What,
+};
 pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;

@@ -145,6 +145,7 @@ pub fn window_opens(first: u64, past: bool) {
     space::make_room();
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
+    writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
     ENDED.store(0, Ordering::Relaxed);
     EVENTS.store(writers::events(), Ordering::Relaxed);

@@ -53,6 +53,12 @@ pub fn start(settings: &Settings) {
     }
 }
 
+/// Whether the settings say so.
+#[inline]
+pub fn is_wanted() -> bool {
+    IS_ON.load(Ordering::Relaxed)
+}
+
 /// Whether windows are dropped where there is no more room.
 pub fn is_on() -> bool {
     IS_ON.load(Ordering::Acquire) && !HAS_ENDED.load(Ordering::Acquire)

@@ -17,8 +17,8 @@ const MOST: usize = 256;
 /// How long a thread waits for the chunks that wait.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// The generation of a chunk that is never used again: what is in it is of use for as long as the record.
-pub const PINNED: u64 = u64::MAX;
+/// The generation of a chunk that has something of a window.
+pub const OF_WINDOWS: u64 = 0;
 
 lifecycle::global! {
     stage: Sinks;
@@ -139,24 +139,20 @@ pub fn keep_none() {
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// What a chunk is begun in: the generation; 0 where it is a window's.
+/// What a chunk is begun in.
 pub fn generation() -> u64 {
     match is_on() {
         true => GENERATION.load(Ordering::Relaxed),
-        false => 0,
+        false => OF_WINDOWS,
     }
 }
 
 /// A thread has filled a chunk that was begun in `generation`, and has no writer there any more.
 pub fn is_full(number: u32, generation: u64) {
-    match generation {
-        PINNED => {}
-        _ if generation == 0 || generation != self::generation() => keep::is_full(number),
-        _ => {
-            if let Some(mut full) = FULL.lock_for(PATIENCE) {
-                full.push(number, kept().1);
-            }
-        }
+    if generation == OF_WINDOWS || generation != self::generation() {
+        keep::is_full(number);
+    } else if let Some(mut full) = FULL.lock_for(PATIENCE) {
+        full.push(number, kept().1);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Entry;
 use crate::counter::Counter;
-use crate::event::{Event, What};
+use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
@@ -126,7 +126,15 @@ impl Reused {
         if let Some(key) = key(*thread, event) {
             return self.edges.remove(&key).is_some();
         }
-        if event.what.is_fact() {
+        let goes = match event.what {
+            What::Frame { .. } => true,
+            What::Info {
+                key: Some(key),
+                value,
+            } => !key.is_number() && value as StringId > LAST_LASTING,
+            ref what => !what.is_fact(),
+        };
+        if !goes {
             return true;
         }
         if own_end(event).unwrap_or(event.start) < self.kept_from {
