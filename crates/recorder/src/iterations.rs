@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{IS_RECORDING, is_on, is_recording};
-use super::{clock, flight, gpu, pace, ranges, reuse, space, times, usage, writers};
+use super::{clock, flight, gpu, keep, pace, ranges, reuse, space, times, usage, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -181,6 +181,7 @@ fn close(next: u64) -> bool {
         .saturating_sub(ENDED.load(Ordering::Relaxed));
     writers::lose(passed);
     writers::count_dropped();
+    keep::window_closes();
     if let Some(header) = space::header() {
         header.add(Counter::Iterations, passed);
         header.add(Counter::IterationsPassed, passed);

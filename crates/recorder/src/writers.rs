@@ -415,6 +415,11 @@ pub fn take_timed() -> u64 {
         .sum()
 }
 
+/// Threads that have written, and have not left their place to another.
+pub fn count() -> usize {
+    all().count()
+}
+
 fn all() -> impl Iterator<Item = &'static Writer> {
     thread::parts()
 }
