@@ -1,5 +1,6 @@
-/* Steps with ranges whose names are never used again, as those of requests, on two threads, STEPS of them (0: for ever):
- *   requests STEPS
+/* Steps with ranges whose names are never used again, as those of requests, on two threads, STEPS of them (0: for ever),
+ * with a PAUSE in microseconds:
+ *   requests STEPS PAUSE
  * A range of each step has a registered name, in a domain. */
 #define _GNU_SOURCE
 #include "../nvtx/loop.h"
@@ -32,9 +33,9 @@ static void *serve(void *unused)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2)
+    if (argc != 3)
         return 2;
-    long steps = atol(argv[1]);
+    long steps = atol(argv[1]), pause = atol(argv[2]);
     nvtxDomainHandle_t engine = nvtxDomainCreateA("engine");
     nvtxEventAttributes_t batch = registered(nvtxDomainRegisterStringA(engine, "batch"));
     use_cuda();
@@ -47,6 +48,8 @@ int main(int argc, char **argv)
         for (int i = 0; i < REQUESTS; i++)
             push("request", n * REQUESTS + i);
         nvtxDomainRangePop(engine);
+        if (pause > 0)
+            usleep((useconds_t)pause);
     }
     is_over = true;
     pthread_join(thread, NULL);

@@ -36,6 +36,7 @@ mod read_header;
 mod reader;
 #[forbid(unsafe_code)]
 mod source;
+mod still;
 #[cfg(feature = "stream")]
 mod stream;
 #[forbid(unsafe_code)]
@@ -70,6 +71,7 @@ pub use reader::{Cut, Damage, Entry, Error, Reader};
 #[cfg(feature = "builder")]
 pub use repair::repair;
 pub use source::Source;
+pub use still::{copy, open_still};
 #[cfg(feature = "stream")]
 pub use stream::StreamWriter;
 pub use strings::Strings;

@@ -117,11 +117,11 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Whether an entry is to be given: all but events of iterations in no window, those of windows that are dropped, and
-    /// edges that were not there before, as a process that runs moves one.
+    /// Whether an entry is to be given then: all but strings, which were given before, events of iterations in no window,
+    /// those of windows that are dropped, and edges that were not there before, as a process that runs moves one.
     pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
-            return true;
+            return false;
         };
         if let Some(key) = key(*thread, event) {
             return self.edges.remove(&key).is_some();
