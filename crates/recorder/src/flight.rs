@@ -44,11 +44,6 @@ pub fn start(settings: &Settings) {
     }
 }
 
-/// Whether iterations outside windows are to be kept.
-pub fn is_wanted() -> bool {
-    KEPT.get().is_some()
-}
-
 /// The record has begun.
 pub fn begin() {
     let (Some(kept), Some(header)) = (KEPT.get(), space::header()) else {
@@ -67,7 +62,7 @@ pub fn begin() {
 
 /// Keeps iterations from here on, if any are to be kept.
 pub fn resume() {
-    if is_wanted() {
+    if KEPT.get().is_some() {
         usage::window_opens();
         reuse::begin();
     }

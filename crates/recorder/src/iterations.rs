@@ -181,7 +181,7 @@ fn close(next: u64) -> bool {
         .saturating_sub(ENDED.load(Ordering::Relaxed));
     writers::lose(passed);
     writers::count_dropped();
-    keep::window_closes();
+    keep::window_closes(writers::count());
     if let Some(header) = space::header() {
         header.add(Counter::Iterations, passed);
         header.add(Counter::IterationsPassed, passed);

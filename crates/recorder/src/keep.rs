@@ -15,7 +15,7 @@ use tllmprof_platform::log;
 use tllmprof_record::{CHUNK_BYTES, Counter};
 
 use super::bounded::Bounded;
-use super::{clock, space, writers};
+use super::{clock, space};
 
 /// How long a thread waits for the chunks that are full.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -170,13 +170,12 @@ pub fn has_none() {
     }
 }
 
-/// A window has closed: says whether there were too many threads. Not again before there are twice as many, for which there
+/// A window has closed, and so many threads have recorded events: says whether there were too many threads. Not again before there are twice as many, for which there
 /// may still be room.
-pub fn window_closes() {
+pub fn window_closes(threads: u64) {
     if !HAS_TOO_MANY.swap(false, Ordering::Relaxed) {
         return;
     }
-    let threads = writers::count() as u64;
     if threads > 2 * SAID_OF.load(Ordering::Relaxed)
         && let Some(header) = space::header()
     {

@@ -140,7 +140,7 @@ pub fn start(settings: &Settings) {
         flight::start(settings);
         keep::start(settings);
         if settings.flight.is_some() || settings.keep.is_some() {
-            reuse::want();
+            reuse::want(settings.flight.is_some());
         }
         log::keep(keep_warning);
         clock::start();

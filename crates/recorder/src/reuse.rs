@@ -26,6 +26,8 @@ lifecycle::global! {
     /// Chunks are to be used again at some time.
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
+    #[fork(keep = "the settings are the same")]
+    static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
     /// Iterations are kept now: there is a record, and no window is open.
     #[fork(reset)]
     static IS_ON: AtomicBool = AtomicBool::new(false);
@@ -114,9 +116,16 @@ impl Full {
     }
 }
 
-/// Says that chunks are to be used again, those of iterations outside windows or those of windows. For the constructor.
-pub fn want() {
+/// Says that chunks are to be used again: those of iterations outside windows, if `flight`, or those of windows. For the
+/// constructor.
+pub fn want(flight: bool) {
+    HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);
+}
+
+/// Whether iterations outside windows are to be kept at some time.
+pub fn has_flight() -> bool {
+    HAS_FLIGHT.load(Ordering::Relaxed)
 }
 
 /// Whether chunks are to be used again at some time.

@@ -416,8 +416,8 @@ pub fn take_timed() -> u64 {
 }
 
 /// Threads that have written, and have not left their place to another.
-pub fn count() -> usize {
-    all().count()
+pub fn count() -> u64 {
+    all().count() as u64
 }
 
 fn all() -> impl Iterator<Item = &'static Writer> {

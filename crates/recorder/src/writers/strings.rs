@@ -14,7 +14,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Counter, LAST_LASTING, NO_STRING, StringId};
 
 use super::{Writer, lasting};
-use crate::{arena, flight, keep, reuse, space, writers};
+use crate::{arena, keep, reuse, space, writers};
 use tllmprof_platform::errno::Kept;
 use tllmprof_sync::hash::MIX;
 
@@ -134,7 +134,7 @@ impl Label {
 
     /// As [`Label::id`], of a text that events outside windows refer to, too.
     pub fn lasting_id(&self) -> StringId {
-        if !flight::is_wanted() {
+        if !reuse::has_flight() {
             return self.id();
         }
         let era = LASTING.load(Ordering::Relaxed);
