@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{IS_RECORDING, is_on, is_recording};
-use super::{clock, flight, gpu, pace, ranges, reuse, space, times, usage, writers};
+use super::{clock, flight, gpu, keep, pace, ranges, reuse, space, times, usage, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -145,6 +145,7 @@ pub fn window_opens(first: u64, past: bool) {
     space::make_room();
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
+    writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
     ENDED.store(0, Ordering::Relaxed);
     EVENTS.store(writers::events(), Ordering::Relaxed);
@@ -180,6 +181,7 @@ fn close(next: u64) -> bool {
         .saturating_sub(ENDED.load(Ordering::Relaxed));
     writers::lose(passed);
     writers::count_dropped();
+    keep::window_closes(writers::count());
     if let Some(header) = space::header() {
         header.add(Counter::Iterations, passed);
         header.add(Counter::IterationsPassed, passed);

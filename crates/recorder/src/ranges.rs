@@ -33,7 +33,7 @@ lifecycle::global! {
 /// The window that is open; 0 for none.
 #[inline]
 pub fn window() -> u32 {
-    WINDOW.load(Ordering::Relaxed)
+    WINDOW.load(Ordering::Acquire)
 }
 
 /// Whether a range that ends now may be one that is kept.
@@ -96,9 +96,11 @@ impl Names<'_> {
     /// A range of this name that begins now.
     #[inline]
     fn begin(self, writer: &Writer) -> Begun {
+        // Read first: the names are of this window, or of a later one.
+        let window = window();
         let (domain, name) = self.ids(writer);
         Begun {
-            window: window(),
+            window,
             // Read last: what this takes is not the range's.
             since: clock::ticks(),
             domain,

@@ -53,12 +53,27 @@ lifecycle::global! {
     static KEPT: Lock<Option<Box<Kept>>> = Lock::new(None);
 }
 
-/// What is known for as long as the record is written.
+/// What is known for as long as the record's strings are the same.
 #[derive(Default)]
 struct Kept {
+    /// The era of these.
+    era: u32,
     names: Names,
     frames: Frames,
     modules: Modules,
+}
+
+impl Kept {
+    /// Forgets all where a window has opened that has strings of its own.
+    fn keep_up(&mut self) {
+        let era = recorder::era();
+        if self.era != era {
+            *self = Self {
+                era,
+                ..Self::default()
+            };
+        }
+    }
 }
 
 /// Samples a second that are asked for.
@@ -236,6 +251,7 @@ impl Sampler {
     /// Samples a thread; false where that has ended, or nothing can be read.
     fn sample_one(&mut self, ready: Option<&Ready>, thread: Followed) -> bool {
         let start = recorder::ticks();
+        self.kept.keep_up();
         // SAFETY: takes nothing.
         let ours = unsafe { libc::sched_getcpu() };
         let Some(used) = processor_time(thread.number) else {
@@ -318,6 +334,7 @@ impl Sampler {
             ..
         } = self;
         let mut rate = None;
+        kept.keep_up();
         for thread in threads {
             let Some(ring) = &mut thread.native else {
                 continue;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Entry;
 use crate::counter::Counter;
-use crate::event::{Event, What};
+use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
@@ -117,16 +117,24 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Whether an entry is to be given: all but events of iterations in no window, those of windows that are dropped, and
-    /// edges that were not there before, as a process that runs moves one.
+    /// Whether an entry is to be given then: all but strings, which were given before, events of iterations in no window,
+    /// those of windows that are dropped, and edges that were not there before, as a process that runs moves one.
     pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
-            return true;
+            return false;
         };
         if let Some(key) = key(*thread, event) {
             return self.edges.remove(&key).is_some();
         }
-        if event.what.is_fact() {
+        let goes = match event.what {
+            What::Frame { .. } => true,
+            What::Info {
+                key: Some(key),
+                value,
+            } => !key.is_number() && value as StringId > LAST_LASTING,
+            ref what => !what.is_fact(),
+        };
+        if !goes {
             return true;
         }
         if own_end(event).unwrap_or(event.start) < self.kept_from {

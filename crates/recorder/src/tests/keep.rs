@@ -67,21 +67,68 @@ fn a_thread_that_writes_behind_the_end_drops_no_window() {
     assert_eq!(contents.header.counter(Counter::WindowsDropped), 0);
 }
 
+/// Events that are not there, but for those of iterations that were none.
+fn lost(header: &Header) -> u64 {
+    header.counter(Counter::EventsDropped) - header.counter(Counter::IterationsPassed)
+}
+
+/// Numbered names, as of requests; each is of use in its window alone.
 #[test]
-fn a_text_in_a_chunk_with_the_loads_of_experts_stays() {
-    const NAME: &str = "a name of the first window";
+fn names_go_with_their_windows_and_those_that_are_kept_have_all() {
+    const WINDOWS: u64 = 40;
+    const NAMES: u64 = 2000;
+    let name = |n: u64| format!("request {n} of many that a server serves from morning to night");
     let contents = of_a_child(|| {
-        window_opens(1, false);
-        // So that the text is in the thread's own chunk.
-        writers::while_lasting_is_held(|| assert_ne!(id_of(NAME), NO_STRING));
-        expert_loads(4, "layers.4.moe", [7].into_iter());
-        for first in 1..4 {
-            write(MANY / 2);
-            window_closes(2 * first);
-            window_opens(2 * first + 1, false);
+        for window in 0..WINDOWS {
+            window_opens(window * 2, false);
+            expert_loads(4, "layers.4.moe", [7].into_iter());
+            for n in window * NAMES..(window + 1) * NAMES {
+                let (first, again) = (id_of(&name(n)), id_of(&name(n)));
+                assert_ne!(first, NO_STRING);
+                assert_eq!(first, again);
+                let what = What::Function { name: first };
+                writers::write(&Event::new(ticks(), n, what));
+            }
+            window_closes(window * 2 + 1);
+        }
+    });
+    let header = &contents.header;
+    assert_eq!(header.counter(Counter::StringsDropped), 0);
+    assert_eq!(lost(header), 0);
+    let dropped = header.counter(Counter::WindowsDropped);
+    assert!((WINDOWS / 2..WINDOWS).contains(&dropped), "{dropped}");
+    let mut kept = Vec::new();
+    for (_, event) in &contents.events {
+        if let What::Function { name: id } = event.what {
+            assert_eq!(contents.strings.get(id), name(event.duration));
+            kept.push(event.duration);
+        }
+    }
+    assert!(kept.into_iter().eq(dropped * NAMES..WINDOWS * NAMES));
+}
+
+#[test]
+fn facts_that_never_end_have_a_share_and_go_with_windows_then() {
+    const WINDOWS: u64 = 60;
+    let contents = of_a_child(|| {
+        facts::write_text(Info::Rule, "the rule of the first day");
+        for window in 0..WINDOWS {
+            window_opens(window * 2, false);
+            for n in 0..1000 {
+                facts::write_text(Info::Refused, &format!("warning {n} of window {window}"));
+            }
+            window_closes(window * 2 + 1);
         }
     });
     assert!(contents.header.counter(Counter::WindowsDropped) > 0);
-    let texts = contents.strings;
-    assert!((1..1000).any(|id| texts.get(id) == NAME));
+    assert_eq!(lost(&contents.header), 0);
+    assert_eq!(
+        contents.facts(Info::Rule).last(),
+        Some(&"the rule of the first day")
+    );
+    let said = contents.facts(Info::Refused);
+    assert!(!said.contains(&"?"));
+    let of_the_last =
+        (0..1000).all(|n| said.contains(&&*format!("warning {n} of window {}", WINDOWS - 1)));
+    assert!(of_the_last);
 }

@@ -1,0 +1,370 @@
+//! A copy of a record whose process goes on and uses chunks again: as it is at one moment, so that it can be read more than
+//! once, and no window in it has lost a part.
+//!
+//! The process says which windows go before it writes over them. So the header is copied behind all chunks: of a
+//! window that it does not say to be dropped no chunk was written over before. What ended behind a moment is left out, so
+//! that no thread has written more of it than others.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::check;
+use crate::chunk::{Begins, Head};
+use crate::counter::Counter;
+use crate::event::{Event, What};
+use crate::header::Ended;
+use crate::layout::{CHUNK_BYTES, EVENT_BYTES, HEADER_BYTES, chunk_offset};
+use crate::read_header::Header;
+use crate::reader::{EMPTY_LIMIT, Error, Found};
+use crate::source::Source;
+
+/// How often a chunk is copied that is written over meanwhile, and how often chunks are looked for that were begun
+/// meanwhile.
+const LOOKS: u32 = 16;
+
+/// Opens a record to be read: itself, or a copy without a name where its process may use chunks again. The copy is in the
+/// record's folder, which is on a disk as a rule, or with temporary files; where there is no room the record is read itself.
+///
+/// # Errors
+/// Where it cannot be read.
+pub fn open_still(path: &Path) -> Result<File, Error> {
+    let file = File::open(path)?;
+    if file.metadata()?.is_dir() {
+        return Err(Error::NoRecord);
+    }
+    if !is_used_again(&file)? {
+        return Ok(file);
+    }
+    let folder = path.parent().unwrap_or(path).to_owned();
+    let mut folders = [folder, std::env::temp_dir()].into_iter();
+    let copy = folders.find_map(|folder| {
+        let copy = without_name(&folder).ok()?;
+        copy_still(&file, &copy).ok().map(|()| copy)
+    });
+    Ok(copy.unwrap_or(file))
+}
+
+/// Copies a record to another path.
+///
+/// # Errors
+/// Where it cannot be read, or the copy cannot be written.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let file = File::open(from)?;
+    if !is_used_again(&file)? {
+        return fs::copy(from, to).map(|_| ());
+    }
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    copy_still(&file, &options.open(to)?)
+}
+
+/// Whether the process of a record may use its chunks again from here on.
+fn is_used_again(file: &File) -> io::Result<bool> {
+    let mut bytes = vec![0; HEADER_BYTES];
+    let length = Source::read_at(file, &mut bytes, 0)?;
+    let is_wanted = |header: Header| {
+        let wanted = [Counter::Keep, Counter::Flight].map(|counter| header.counter(counter) > 0);
+        header.ended == Some(Ended::Not) && wanted.contains(&true)
+    };
+    Ok(Header::decode(&bytes[..length]).is_ok_and(is_wanted))
+}
+
+/// A file that is gone once it is closed.
+fn without_name(folder: &Path) -> io::Result<File> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create_new(true).mode(0o600);
+    let file = options.open(&path)?;
+    fs::remove_file(&path)?;
+    Ok(file)
+}
+
+/// Copies a record whose chunks are used again, into an empty file.
+fn copy_still(source: &impl Source, to: &File) -> io::Result<()> {
+    let mut header = vec![0; HEADER_BYTES];
+    let length = source.read_at(&mut header, 0)?;
+    let mut copy = Copy {
+        id: Header::decode(&header[..length]).ok().and_then(|of| of.id),
+        to,
+        bytes: vec![0; CHUNK_BYTES],
+        length: 0,
+        chunks: Vec::new(),
+        latest: 0,
+    };
+    copy.take(source, u64::MAX)?;
+    // What ended by now has been written, by all threads; of what comes there are pieces.
+    let until = copy.latest;
+    for _ in 0..LOOKS {
+        copy.take(source, until)?;
+        let length = source.read_at(&mut header, 0)?;
+        to.write_all_at(&header[..length], 0)?;
+        copy.length = copy.length.max(length as u64);
+        let begun = copy.chunks.iter().filter(|begins| **begins != [0; HEAD]);
+        let counted = Header::decode(&header[..length]).map(|of| of.counter(Counter::Chunks));
+        if counted.is_ok_and(|counted| counted <= begun.count() as u64) {
+            break;
+        }
+    }
+    to.set_len(copy.length)
+}
+
+/// Bytes of a chunk by which it is seen that something was written to it.
+const HEAD: usize = 16;
+/// Where they have the bytes of events and their check.
+const COMMITTED: usize = 8;
+
+struct Copy<'a> {
+    /// The record's.
+    id: Option<u64>,
+    to: &'a File,
+    bytes: Vec<u8>,
+    /// Bytes that the record has.
+    length: u64,
+    /// How each chunk began when it was copied.
+    chunks: Vec<[u8; HEAD]>,
+    /// When the last event ended of those that were copied.
+    latest: u64,
+}
+
+impl Copy<'_> {
+    /// Copies the chunks to which something was written since they were copied; of these what ended by `until`.
+    fn take(&mut self, source: &impl Source, until: u64) -> io::Result<()> {
+        let mut empty = 0;
+        let mut number = 0;
+        while empty < EMPTY_LIMIT {
+            let mut begins = [0; HEAD];
+            if source.read_at(&mut begins, chunk_offset(number))? == 0 {
+                break;
+            }
+            match self.chunks.get(number as usize) {
+                Some(before) if *before == begins => {}
+                _ => self.chunk(source, number, until)?,
+            }
+            empty = match begins {
+                [0, 0, 0, 0, ..] => empty + 1,
+                _ => 0,
+            };
+            number += 1;
+        }
+        Ok(())
+    }
+
+    /// Copies a chunk.
+    fn chunk(&mut self, source: &impl Source, number: u32, until: u64) -> io::Result<()> {
+        let at = chunk_offset(number);
+        let header = Begins::bytes(self.id);
+        let mut looks = LOOKS;
+        let (there, used) = loop {
+            let there = source.read_at(&mut self.bytes, at)?;
+            looks -= 1;
+            match Found::of(self.id, number, &self.bytes[..there]) {
+                Found::Empty => break (there, 0),
+                Found::Whole(head, length) => {
+                    // Seen as it is here, and not as it is left by what follows.
+                    self.see(number);
+                    let length = self.cut(&head, length, until);
+                    break (there, header + length);
+                }
+                Found::Part(..) | Found::Nothing if looks == 0 => break (there, there),
+                Found::Part(..) | Found::Nothing => {}
+            }
+        };
+        if used == 0 || used == there {
+            self.see(number);
+        }
+        self.to.write_all_at(&self.bytes[..used], at)?;
+        self.length = self.length.max(at + there as u64);
+        Ok(())
+    }
+
+    fn see(&mut self, number: u32) {
+        let number = number as usize;
+        if self.chunks.len() <= number {
+            self.chunks.resize(number + 1, [0; HEAD]);
+        }
+        if let Some(begins) = self.bytes.first_chunk() {
+            self.chunks[number] = *begins;
+        }
+    }
+
+    /// Leaves out what a chunk has from the first event on that ended behind `until`; how many bytes are left.
+    fn cut(&mut self, head: &Head, length: usize, until: u64) -> usize {
+        let Some(id) = self.id else { return length };
+        let header = Begins::bytes(self.id);
+        let (rows, _) = self.bytes[header..header + length].as_chunks::<EVENT_BYTES>();
+        let mut check = check::first(id, head.number, head.thread);
+        let mut texts = 0;
+        for (at, row) in rows.iter().enumerate() {
+            if texts > 0 {
+                texts -= 1;
+            } else if let Ok(event) = Event::decode(row) {
+                match event.what {
+                    What::String { bytes, .. } => texts = usize::from(bytes).div_ceil(EVENT_BYTES),
+                    _ => {
+                        let end = end(&event);
+                        if end > until {
+                            let used = at * EVENT_BYTES;
+                            let committed = used as u64 | u64::from(check) << 32;
+                            self.bytes[COMMITTED..HEAD].copy_from_slice(&committed.to_le_bytes());
+                            return used;
+                        }
+                        self.latest = self.latest.max(end);
+                    }
+                }
+            }
+            check = check::next(check, Event::words_of(row));
+        }
+        length
+    }
+}
+
+/// When an event ended that was written then; 0 where that is not known.
+const fn end(event: &Event) -> u64 {
+    match event.what {
+        What::Iteration { .. }
+        | What::Call { .. }
+        | What::Gc { .. }
+        | What::GilWait
+        | What::GilHold
+        | What::Function { .. }
+        | What::Mark { .. }
+        | What::Window { .. } => event.start.saturating_add(event.duration),
+        What::Range { .. } if !event.cut => event.start.saturating_add(event.duration),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::ptr::NonNull;
+
+    use super::*;
+    use crate::builder::Builder;
+    use crate::chunk::{Chunk, EventWriter};
+    use crate::{ClockKind, Edge, Entry, HeaderBlock, Reader};
+
+    /// A record whose process writes on while it is read: before read number `at`, `act` is done to its bytes.
+    struct Running<F> {
+        bytes: RefCell<Box<[u64]>>,
+        reads: RefCell<u32>,
+        at: u32,
+        act: F,
+    }
+
+    impl<F: Fn(&mut [u64])> Source for Running<F> {
+        fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+            let mut bytes = self.bytes.borrow_mut();
+            let mut filled = 0;
+            // In halves, as a copy is not made at once.
+            for half in buffer.chunks_mut(CHUNK_BYTES / 2) {
+                *self.reads.borrow_mut() += 1;
+                if *self.reads.borrow() == self.at {
+                    (self.act)(&mut bytes);
+                }
+                let at = usize::try_from(offset).unwrap() + filled;
+                let rest = bytes.get(at / 8..).unwrap_or_default();
+                for (to, word) in half.chunks_mut(8).zip(rest) {
+                    to.copy_from_slice(&word.to_le_bytes());
+                }
+                filled += half.len().min(rest.len() * 8);
+            }
+            Ok(filled)
+        }
+    }
+
+    const MANY: u64 = 2000;
+
+    /// A window of so many iterations.
+    fn window(number: u64) -> impl Iterator<Item = Event> {
+        let edge = |edge, at| {
+            let iteration = number * MANY;
+            Event::new(at, 0, What::Window { edge, iteration })
+        };
+        let first = number * MANY;
+        let iterations = (first..first + MANY)
+            .map(|n| Event::new(n * 10 + 1, 5, What::Iteration { n, excluded: false }));
+        [edge(Edge::Open, first * 10)]
+            .into_iter()
+            .chain(iterations)
+            .chain([edge(Edge::Close, (first + MANY) * 10 - 1)])
+    }
+
+    /// The oldest of the windows 1, 2 and 3 makes room for window 4.
+    fn drop_the_oldest(bytes: &mut [u64]) {
+        let at = NonNull::new(bytes.as_mut_ptr()).unwrap().cast::<u8>();
+        // SAFETY: the bytes are those of a record, aligned to 8, and nobody else uses them for as long as this runs.
+        let (header, chunk) = unsafe {
+            let chunk = at.add(usize::try_from(chunk_offset(0)).unwrap());
+            (HeaderBlock::at(at), Chunk::at(chunk))
+        };
+        header.set(Counter::DroppedUntil, 2 * MANY * 10 - 1);
+        header.set(Counter::WindowsDropped, 1);
+        header.snapshot();
+        let mut writer = EventWriter::again(chunk, header.id(), 0, 1);
+        for event in window(4) {
+            assert!(writer.push(&event));
+        }
+    }
+
+    #[test]
+    fn a_window_that_goes_while_a_record_is_copied_is_whole_or_gone() {
+        let mut builder = Builder::new(1, ClockKind::Monotonic);
+        builder.header().set(Counter::Keep, 1 << 20);
+        for number in 1..4 {
+            for event in window(number) {
+                // By two threads, in a chunk each.
+                let half = match event.what {
+                    What::Iteration { n, .. } => n % 2,
+                    _ => 0,
+                };
+                builder.push((number * 2 + half) as u32, &event);
+            }
+        }
+        let words: Box<[u64]> = {
+            let bytes = builder.bytes();
+            let (words, []) = bytes.as_chunks() else {
+                panic!("a record has whole words");
+            };
+            words.iter().map(|word| u64::from_le_bytes(*word)).collect()
+        };
+        let mut seen = Vec::new();
+        for at in 1..80 {
+            let running = Running {
+                bytes: RefCell::new(words.clone()),
+                reads: RefCell::new(0),
+                at,
+                act: drop_the_oldest,
+            };
+            let copy = without_name(&std::env::temp_dir()).unwrap();
+            copy_still(&running, &copy).unwrap();
+            let mut iterations = Vec::new();
+            let damage = Reader::new(copy).unwrap().read(|entry| {
+                if let Entry::Event { event, .. } = entry
+                    && let What::Iteration { n, .. } = event.what
+                {
+                    iterations.push(n);
+                }
+            });
+            assert!(damage.unwrap().is_none(), "{at}");
+            iterations.sort_unstable();
+            let whole = iterations.chunks(MANY as usize).map(|of| {
+                assert_eq!(of[0] % MANY, 0, "{at}");
+                assert!(of.iter().copied().eq(of[0]..of[0] + MANY), "{at}");
+                of[0] / MANY
+            });
+            let whole: Vec<_> = whole.collect();
+            if !seen.contains(&whole) {
+                seen.push(whole);
+            }
+        }
+        // Before, between and behind: of window 4 there may be nothing then.
+        seen.sort();
+        assert_eq!(seen, [vec![1, 2, 3], vec![2, 3], vec![2, 3, 4]]);
+    }
+}
