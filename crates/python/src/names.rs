@@ -57,7 +57,9 @@ pub fn look(py: Python<'_>) -> Option<()> {
         if let Some(thread) = threads::all().find(is_it) {
             thread.name.set_pythons(name.as_bytes());
             if recorder::is_on() && thread.name.is_new() {
-                recorder::thread_name(id as u32, name);
+                thread
+                    .name
+                    .is_recorded_in(recorder::thread_name(id as u32, name));
             }
         }
     }

@@ -20,7 +20,7 @@ const WORDS: usize = 4;
 pub struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The era of the record's strings that has Python's; 0: none.
+    /// The era of the record's strings that has Python's, or the lasting one; 0: none.
     recorded: AtomicU32,
 }
 
@@ -59,12 +59,22 @@ impl ThreadName {
     /// What Python calls it is to be recorded, if it has not been.
     pub fn is_new(&self) -> bool {
         let era = recorder::era();
-        self.recorded.swap(era, Ordering::Relaxed) != era
+        !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era
+    }
+
+    /// What Python calls it has been recorded, for an era or for as long as the record.
+    pub fn is_recorded_in(&self, era: u32) {
+        // Unless another thread has the place by now.
+        let is_here = |recorded| (recorded != 0).then_some(era);
+        let _ = self
+            .recorded
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_here);
     }
 
     /// Whether the record has what Python calls it.
     pub fn is_recorded(&self) -> bool {
-        self.recorded.load(Ordering::Relaxed) == recorder::era()
+        let recorded = self.recorded.load(Ordering::Relaxed);
+        recorded == recorder::era() || recorded == recorder::lasting_era()
     }
 
     /// Whether it is the name that Python has given.

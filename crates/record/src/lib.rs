@@ -36,6 +36,7 @@ mod read_header;
 mod reader;
 #[forbid(unsafe_code)]
 mod source;
+#[cfg(feature = "still")]
 mod still;
 #[cfg(feature = "stream")]
 mod stream;
@@ -71,6 +72,7 @@ pub use reader::{Cut, Damage, Entry, Error, Reader};
 #[cfg(feature = "builder")]
 pub use repair::repair;
 pub use source::Source;
+#[cfg(feature = "still")]
 pub use still::{copy, open_still};
 #[cfg(feature = "stream")]
 pub use stream::StreamWriter;

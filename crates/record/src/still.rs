@@ -3,11 +3,12 @@
 //!
 //! The process says which windows go before it writes over them. So the header is copied behind all chunks: of a
 //! window that it does not say to be dropped no chunk was written over before. What ended behind a moment is left out, so
-//! that no thread has written more of it than others.
+//! that no thread has written more of it than others. Chunks are copied from the last to the first, as the chunk that says
+//! from where on iterations outside windows are kept is an early one: what it says is newer than what is there of them.
 
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,7 +27,8 @@ use crate::source::Source;
 const LOOKS: u32 = 16;
 
 /// Opens a record to be read: itself, or a copy without a name where its process may use chunks again. The copy is in the
-/// record's folder, which is on a disk as a rule, or with temporary files; where there is no room the record is read itself.
+/// record's folder or with temporary files, on a disk that has room for twice as much, as the program may need it; else, and
+/// where the process ends meanwhile, the record is read itself.
 ///
 /// # Errors
 /// Where it cannot be read.
@@ -38,13 +40,38 @@ pub fn open_still(path: &Path) -> Result<File, Error> {
     if !is_used_again(&file)? {
         return Ok(file);
     }
-    let folder = path.parent().unwrap_or(path).to_owned();
-    let mut folders = [folder, std::env::temp_dir()].into_iter();
+    let bytes = file.metadata()?.len();
+    // The parent of a bare name is empty.
+    let folder = path.parent().unwrap_or(path);
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let mut folders = [folder.to_owned(), std::env::temp_dir()].into_iter();
     let copy = folders.find_map(|folder| {
         let copy = without_name(&folder).ok()?;
+        if !has_room(&copy, bytes) {
+            return None;
+        }
         copy_still(&file, &copy).ok().map(|()| copy)
     });
-    Ok(copy.unwrap_or(file))
+    match copy {
+        // All of it is there once the process has ended.
+        Some(copy) if is_used_again(&file)? => Ok(copy),
+        _ => Ok(file),
+    }
+}
+
+/// Whether there is room for so many bytes, and as many that are left. Never in memory: the program may be the next that
+/// gets none.
+fn has_room(file: &File, bytes: u64) -> bool {
+    const TMPFS: u64 = 0x0102_1994;
+    const RAMFS: u64 = 0x8584_58f6;
+    let kind = rustix::fs::fstatfs(file).map(|of| of.f_type as u64 & 0xffff_ffff);
+    let room = rustix::fs::fstatvfs(file).map(|of| of.f_bavail.saturating_mul(of.f_frsize));
+    kind.is_ok_and(|kind| kind != TMPFS && kind != RAMFS)
+        && room.is_ok_and(|room| room / 2 >= bytes)
 }
 
 /// Copies a record to another path.
@@ -53,6 +80,12 @@ pub fn open_still(path: &Path) -> Result<File, Error> {
 /// Where it cannot be read, or the copy cannot be written.
 pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let file = File::open(from)?;
+    let which = |of: &Metadata| (of.dev(), of.ino());
+    if fs::metadata(to).map(|to| which(&to)).ok() == Some(which(&file.metadata()?)) {
+        // A process that goes on would be killed by a signal where it writes to what was cut off.
+        let what = "a record cannot be copied to itself";
+        return Err(io::Error::new(ErrorKind::InvalidInput, what));
+    }
     if !is_used_again(&file)? {
         return fs::copy(from, to).map(|_| ());
     }
@@ -69,7 +102,17 @@ fn is_used_again(file: &File) -> io::Result<bool> {
         let wanted = [Counter::Keep, Counter::Flight].map(|counter| header.counter(counter) > 0);
         header.ended == Some(Ended::Not) && wanted.contains(&true)
     };
-    Ok(Header::decode(&bytes[..length]).is_ok_and(is_wanted))
+    let is_wanted = Header::decode(&bytes[..length]).is_ok_and(is_wanted);
+    Ok(is_wanted && !has_no_process(file))
+}
+
+/// Whether the process that wrote a record is gone, though it did not see its end: it has a lock for as long as it lives.
+fn has_no_process(file: &File) -> bool {
+    let is_free = file.try_lock_shared().is_ok();
+    if is_free {
+        let _ = file.unlock();
+    }
+    is_free
 }
 
 /// A file that is gone once it is closed.
@@ -134,22 +177,21 @@ struct Copy<'a> {
 impl Copy<'_> {
     /// Copies the chunks to which something was written since they were copied; of these what ended by `until`.
     fn take(&mut self, source: &impl Source, until: u64) -> io::Result<()> {
-        let mut empty = 0;
-        let mut number = 0;
-        while empty < EMPTY_LIMIT {
-            let mut begins = [0; HEAD];
-            if source.read_at(&mut begins, chunk_offset(number))? == 0 {
-                break;
-            }
-            match self.chunks.get(number as usize) {
-                Some(before) if *before == begins => {}
-                _ => self.chunk(source, number, until)?,
-            }
+        let mut begins = [0; HEAD];
+        let (mut empty, mut count) = (0, 0);
+        while empty < EMPTY_LIMIT && source.read_at(&mut begins, chunk_offset(count))? > 0 {
             empty = match begins {
                 [0, 0, 0, 0, ..] => empty + 1,
                 _ => 0,
             };
-            number += 1;
+            count += 1;
+        }
+        for number in (0..count).rev() {
+            begins = [0; HEAD];
+            source.read_at(&mut begins, chunk_offset(number))?;
+            if self.chunks.get(number as usize) != Some(&begins) {
+                self.chunk(source, number, until)?;
+            }
         }
         Ok(())
     }

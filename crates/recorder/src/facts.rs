@@ -57,21 +57,32 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes what Python calls a thread, for as long as [`strings::era`] is the same.
-pub fn thread_name(thread: u32, name: &str) {
+/// Writes what Python calls a thread; the era in which that is known, which may be [`strings::lasting_era`].
+pub fn thread_name(thread: u32, name: &str) -> u32 {
+    let lasting = strings::lasting_era();
+    let era = strings::era();
+    let id = strings::only_lasting_id_of(name);
+    if id != NO_STRING && writers::write_lasting(&named(Info::Thread, thread, id)) {
+        return lasting;
+    }
     let id = strings::id_of(name);
     if id != NO_STRING {
         write_latest(Info::Thread, thread, id);
     }
+    era
 }
 
 /// Writes the name of something that has a number.
 fn write_latest(key: Info, number: u32, name: StringId) {
+    writers::write_latest(&named(key, number, name));
+}
+
+fn named(key: Info, number: u32, name: StringId) -> Event {
     let what = What::Info {
         key: Some(key),
         value: u64::from(number) << 32 | u64::from(name),
     };
-    writers::write_latest(&Event::new(clock::ticks(), 0, what));
+    Event::new(clock::ticks(), 0, what)
 }
 
 /// Writes a fact that is a number.

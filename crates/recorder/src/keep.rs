@@ -5,14 +5,15 @@
 //! When it is used again, they are dropped: the header says so before anything is written over, so a reader leaves out
 //! what other chunks still have of them. The latest window stays, whatever comes.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 use std::collections::VecDeque;
 
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::log;
-use tllmprof_record::{CHUNK_BYTES, Counter};
+use tllmprof_record::{CHUNK_BYTES, Counter, HeaderBlock};
+use tllmprof_sync::Guard;
 
 use super::bounded::Bounded;
 use super::{clock, space};
@@ -40,6 +41,18 @@ lifecycle::global! {
     /// How many threads there were when that was said.
     #[fork(reset)]
     static SAID_OF: AtomicU64 = AtomicU64::new(0);
+}
+
+/// Chunks that were filled while [`FULL`] could not be had: whoever has it next adds them.
+const MOST_MISSED: usize = 64;
+lifecycle::global! {
+    stage: Sinks;
+
+    /// One more than the number of each; 0 where there is none.
+    #[fork(reset)]
+    static MISSED: [AtomicU32; MOST_MISSED] = [const { AtomicU32::new(0) }; MOST_MISSED];
+    #[fork(reset)]
+    static HAS_MISSED: AtomicBool = AtomicBool::new(false);
 }
 
 /// A chunk that nobody writes to any more.
@@ -88,9 +101,31 @@ pub fn begin(bytes: u64) {
 pub fn is_full(number: u32) {
     if is_on()
         && let Some(header) = space::header()
-        && let Some(mut full) = FULL.lock_for(PATIENCE)
-        && full.len() < full.capacity()
     {
+        match full(header) {
+            Some(mut full) => add(&mut full, header, number),
+            None => miss(number),
+        }
+        CHANGES.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The chunks that are full, those among them that were missed.
+fn full(header: &HeaderBlock) -> Option<Guard<'static, VecDeque<Full>>> {
+    let mut full = FULL.lock_for(PATIENCE)?;
+    if HAS_MISSED.load(Ordering::Relaxed) && HAS_MISSED.swap(false, Ordering::Acquire) {
+        for missed in &MISSED {
+            if let Some(number) = missed.swap(0, Ordering::Acquire).checked_sub(1) {
+                add(&mut full, header, number);
+            }
+        }
+    }
+    Some(full)
+}
+
+fn add(full: &mut VecDeque<Full>, header: &HeaderBlock, number: u32) {
+    // It never grows.
+    if full.len() < full.capacity() {
         // Before the count is read: a window that is counted after that opens later.
         let filled = clock::ticks();
         fence(Ordering::SeqCst);
@@ -99,7 +134,17 @@ pub fn is_full(number: u32) {
             windows: header.get(Counter::Windows),
             filled,
         });
-        CHANGES.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Remembers a chunk for whoever has the others next. Where there is no place for it, it is not used again.
+fn miss(number: u32) {
+    let put = |place: &AtomicU32| {
+        let put = place.compare_exchange(0, number + 1, Ordering::Release, Ordering::Relaxed);
+        put.is_ok()
+    };
+    if MISSED.iter().any(put) {
+        HAS_MISSED.store(true, Ordering::Release);
     }
 }
 
@@ -130,7 +175,7 @@ pub fn take() -> Option<Option<u32>> {
         return Some(None);
     }
     let header = space::header()?;
-    let mut full = FULL.lock_for(PATIENCE)?;
+    let mut full = full(header)?;
     if !is_on() {
         return Some(None);
     }
@@ -170,12 +215,13 @@ pub fn has_none() {
     }
 }
 
-/// A window has closed, and so many threads have recorded events: says whether there were too many threads. Not again before there are twice as many, for which there
-/// may still be room.
-pub fn window_closes(threads: u64) {
+/// A window has closed: says whether more threads have recorded events, `threads`, than there is room for. Not again before
+/// there are twice as many.
+pub fn window_closes(threads: impl FnOnce() -> u64) {
     if !HAS_TOO_MANY.swap(false, Ordering::Relaxed) {
         return;
     }
+    let threads = threads();
     if threads > 2 * SAID_OF.load(Ordering::Relaxed)
         && let Some(header) = space::header()
     {

@@ -55,7 +55,7 @@ pub use iterations::{
 pub use pace::median_ns;
 pub use space::{make_room, set_helper};
 pub use state::{add, is_keeping, is_on, is_recording, is_wanted, set};
-pub use writers::strings::{LONGEST, Label, era, id_of, lasting_id_of};
+pub use writers::strings::{LONGEST, Label, era, id_of, lasting_era, lasting_id_of};
 
 use facts::keep_warning;
 use file::File;

@@ -69,8 +69,9 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if WINDOW.load(Ordering::Relaxed) == window {
         return Some(Event::new(since, now.saturating_sub(since), what));
     }
-    let closed = CLOSED.load(Ordering::Relaxed);
-    let mut event = Event::new(since, closed.saturating_sub(since), what);
+    // One that began behind its end has its names of whichever window.
+    let until_closed = CLOSED.load(Ordering::Relaxed).checked_sub(since)?;
+    let mut event = Event::new(since, until_closed, what);
     event.cut = true;
     is_on().then_some(event)
 }

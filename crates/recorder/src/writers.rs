@@ -128,6 +128,11 @@ pub fn write_fact(event: &Event) -> bool {
     })
 }
 
+/// Writes what is of use for as long as the record; false where there is no room that stays, or no chunk is used again.
+pub fn write_lasting(event: &Event) -> bool {
+    take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
+}
+
 /// As [`write`], of what is written again for later windows: where windows go, it goes with those of its time.
 pub fn write_latest(event: &Event) -> bool {
     match keep::is_wanted() {

@@ -64,15 +64,17 @@ struct Kept {
 }
 
 impl Kept {
-    /// Forgets all where a window has opened that has strings of its own.
-    fn keep_up(&mut self) {
+    /// Forgets all where a window has opened that has strings of its own; whether one has.
+    fn keep_up(&mut self) -> bool {
         let era = recorder::era();
-        if self.era != era {
+        let is_behind = self.era != era;
+        if is_behind {
             *self = Self {
                 era,
                 ..Self::default()
             };
         }
+        is_behind
     }
 }
 
@@ -334,17 +336,17 @@ impl Sampler {
             ..
         } = self;
         let mut rate = None;
-        kept.keep_up();
         for thread in threads {
             let Some(ring) = &mut thread.native else {
                 continue;
             };
             let number = thread.number.cast_unsigned();
             ring.each(|time, addresses| {
-                let rate = *rate.get_or_insert_with(|| {
+                // A window may open meanwhile.
+                if kept.keep_up() || rate.is_none() {
                     kept.modules.look();
-                    recorder::ticks_per_ns()
-                });
+                }
+                let rate = *rate.get_or_insert_with(recorder::ticks_per_ns);
                 functions.clear();
                 functions.extend(addresses.map(|address| kept.modules.string(address)));
                 let ago = native::now().saturating_sub(time) as f64 * rate;

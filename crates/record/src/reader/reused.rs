@@ -127,7 +127,7 @@ impl Reused {
             return self.edges.remove(&key).is_some();
         }
         let goes = match event.what {
-            What::Frame { .. } => true,
+            What::Frame { name, .. } => name > LAST_LASTING,
             What::Info {
                 key: Some(key),
                 value,

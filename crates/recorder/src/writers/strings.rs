@@ -137,7 +137,7 @@ impl Label {
         if !reuse::has_flight() {
             return self.id();
         }
-        let era = LASTING.load(Ordering::Relaxed);
+        let era = lasting_era();
         match self.known(era) {
             NO_STRING => {
                 writers::take().map_or(NO_STRING, |writer| match self.learn(&writer, era) {
@@ -193,6 +193,12 @@ pub fn era() -> u32 {
     ERA.load(Ordering::Acquire)
 }
 
+/// In the place of an era, of texts that are not forgotten.
+#[inline]
+pub fn lasting_era() -> u32 {
+    LASTING.load(Ordering::Relaxed)
+}
+
 /// A window opens, which has been counted: where windows go, its names are its own.
 pub fn window_opens() {
     if keep::is_wanted() {
@@ -210,12 +216,19 @@ pub fn lasting_id_of(text: &str) -> StringId {
     if !reuse::is_wanted() {
         return id_of(text);
     }
-    let text = text.as_bytes();
+    match only_lasting_id_of(text) {
+        NO_STRING => id_of(text),
+        id => id,
+    }
+}
+
+/// As [`lasting_id_of`]; [`NO_STRING`] where there is no more room for such, or no chunk is used again.
+pub fn only_lasting_id_of(text: &str) -> StringId {
+    if !reuse::is_wanted() {
+        return NO_STRING;
+    }
     writers::take().map_or(NO_STRING, |writer| {
-        match id_by_in(&writer, text, LASTING.load(Ordering::Relaxed)) {
-            NO_STRING => id_by(&writer, text),
-            id => id,
-        }
+        id_by_in(&writer, text.as_bytes(), lasting_era())
     })
 }
 
@@ -254,9 +267,11 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
     let until = era.min(self::era());
     let stays = until != era;
     let known = stays.then(|| places.clone().find(|place| is_it(place)));
-    let known = known
-        .flatten()
-        .or_else(|| places.find(|place| is_it(place) || place.take(hash, era, until)));
+    // Nor any that it would have for nothing.
+    let may_take = !stays || lasting::has_room();
+    let known = known.flatten().or_else(|| {
+        places.find(|place| is_it(place) || (may_take && place.take(hash, era, until)))
+    });
     // Another thread may be about to write it, or could not: the same text may have two numbers.
     match known.map_or(NO_STRING, |place| place.id(era)) {
         NO_STRING => write(writer, text, era, known),
@@ -265,12 +280,16 @@ fn find(writer: &Writer, text: &[u8], hash: u64, era: u32) -> StringId {
 }
 
 fn write(writer: &Writer, text: &[u8], era: u32, place: Option<&Place>) -> StringId {
-    let stays = era == LASTING.load(Ordering::Relaxed);
+    let stays = era == lasting_era();
     let id = match (stays, keep::is_wanted()) {
         (true, _) if !lasting::has_room() => return NO_STRING,
         (false, true) => next_passing(),
+        // Others may have been sooner.
         _ if LAST.load(Ordering::Relaxed) < LAST_LASTING => {
-            LAST.fetch_add(1, Ordering::Relaxed) + 1
+            match LAST.fetch_add(1, Ordering::Relaxed) + 1 {
+                id if id <= LAST_LASTING => id,
+                _ => NO_STRING,
+            }
         }
         _ => NO_STRING,
     };
