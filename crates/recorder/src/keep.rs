@@ -258,3 +258,11 @@ fn in_child(alone: &OnlyThread) {
         full.clear();
     }
 }
+
+/// Does `act` while nobody else can have the chunks that are full.
+#[cfg(test)]
+pub fn while_locked(act: impl FnOnce()) {
+    let locked = FULL.lock_for(PATIENCE);
+    assert!(locked.is_some());
+    act();
+}

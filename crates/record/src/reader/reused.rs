@@ -252,4 +252,36 @@ mod tests {
             .collect();
         assert_eq!(moved, [(0, 50)]);
     }
+
+    /// Earlier versions of the library wrote each frame once, as what stays.
+    #[test]
+    fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
+        let mut reused = Reused {
+            dropped_until: Some(100),
+            ..Reused::default()
+        };
+        let event = |start, what| Entry::Event {
+            thread: 1,
+            event: Event::new(start, 0, what),
+        };
+        let (edge, iteration) = (Edge::Open, 7);
+        reused.see(0, &event(200, What::Window { edge, iteration }));
+        assert_eq!(reused.order(), [0]);
+        let frame = |name| What::Frame {
+            id: 1,
+            parent: 0,
+            name,
+        };
+        let warning = |name: StringId| What::Info {
+            key: Some(crate::info::Info::Refused),
+            value: name.into(),
+        };
+        let mut kept = |start, what| reused.is_kept(&event(start, what));
+        for start in [50, 250] {
+            assert!(kept(start, frame(LAST_LASTING)));
+            assert!(kept(start, warning(LAST_LASTING)));
+            assert_eq!(kept(start, frame(LAST_LASTING + 1)), start == 250);
+            assert_eq!(kept(start, warning(LAST_LASTING + 1)), start == 250);
+        }
+    }
 }

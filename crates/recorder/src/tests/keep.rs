@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use tllmprof_record::StringId;
+
 use super::*;
+use crate::keep::while_locked;
 
 /// Bytes that the record may have: 15 chunks.
 const KEEP: &str = "1M";
@@ -131,4 +134,91 @@ fn facts_that_never_end_have_a_share_and_go_with_windows_then() {
     let of_the_last =
         (0..1000).all(|n| said.contains(&&*format!("warning {n} of window {}", WINDOWS - 1)));
     assert!(of_the_last);
+}
+
+/// Texts that would stay and find no more room.
+#[test]
+fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
+    let contents = of_a_child(|| {
+        for n in 0..200_000 {
+            let _ =
+                writers::strings::only_lasting_id_of(&format!("text {n} of those that never end"));
+        }
+        window_opens(0, false);
+        for n in 0..2000 {
+            let name = format!("name {n}");
+            assert_eq!(id_of(&name), id_of(&name));
+        }
+        window_closes(1);
+    });
+    assert_eq!(contents.header.counter(Counter::StringsDropped), 0);
+}
+
+/// A thread that does nothing that would have its name looked up again.
+#[test]
+fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window_then() {
+    const WINDOWS: u64 = 60;
+    const THREADS: u32 = 8000;
+    let contents = of_a_child(|| {
+        window_opens(0, false);
+        assert_eq!(facts::thread_name(1, "engine"), lasting_era());
+        let stays =
+            |n: &u32| facts::thread_name(*n, &format!("Thread-{n} (serve)")) == lasting_era();
+        let staying = (2..THREADS).filter(stays).count();
+        assert!(
+            (100..THREADS as usize - 100).contains(&staying),
+            "{staying}"
+        );
+        window_closes(1);
+        for window in 1..WINDOWS {
+            window_opens(window * 2, false);
+            assert_eq!(
+                facts::thread_name(THREADS, &format!("of window {window}")),
+                era()
+            );
+            write(2000);
+            window_closes(window * 2 + 1);
+        }
+    });
+    let dropped = contents.header.counter(Counter::WindowsDropped);
+    assert!(dropped > 1, "{dropped}");
+    let name = |(_, event): &(u32, Event)| match event.what {
+        What::Info {
+            key: Some(Info::Thread),
+            value,
+        } => Some(contents.strings.get(value as StringId)),
+        _ => None,
+    };
+    let names: Vec<_> = contents.events.iter().filter_map(name).collect();
+    assert!(names.contains(&"engine") && !names.contains(&"?"));
+    let last = (dropped..WINDOWS).map(|window| format!("of window {window}"));
+    let of_windows = names.iter().filter(|name| name.starts_with("of window"));
+    assert!(last.eq(of_windows.copied()));
+}
+
+/// Whoever has the lock may not run for long.
+#[test]
+fn a_chunk_that_is_filled_while_the_others_are_locked_is_used_again() {
+    let contents = of_a_child(|| {
+        for window in 0..200 {
+            window_opens(window * 2, false);
+            while_locked(|| write(MANY / 15));
+            write(MANY / 30);
+            window_closes(window * 2 + 1);
+        }
+    });
+    assert!(contents.header.counter(Counter::WindowsDropped) > 150);
+    let last = contents.events.iter().filter(|(_, event)| {
+        let closes = |what| {
+            matches!(
+                what,
+                What::Window {
+                    edge: Edge::Close,
+                    iteration: 398
+                }
+            )
+        };
+        closes(event.what)
+    });
+    assert_eq!(last.count(), 1);
 }
