@@ -20,6 +20,8 @@ mod keep;
 mod killed;
 #[path = "record/many.rs"]
 mod many;
+#[path = "record/names.rs"]
+mod names;
 #[path = "record/pythons.rs"]
 mod pythons;
 #[path = "record/ranges.rs"]

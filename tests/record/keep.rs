@@ -242,3 +242,36 @@ fn memory_does_not_grow_with_the_events_that_are_written() {
         count * STEPS
     );
 }
+
+/// Each thread that records events has a chunk.
+#[test]
+fn what_is_too_little_for_so_many_threads_is_said_with_what_is_enough() {
+    const THREADS: &str = "64";
+    let run = |keep: &str| {
+        let counts = kept().env("TLLMPROF_KEEP", keep);
+        let output = counts.run(&windows(60), &["loop", THREADS, "1400", "return"]);
+        assert_eq!(output.status.code(), Some(7));
+        (output.err(), counts.record())
+    };
+    let (said, record) = run("1M");
+    assert_eq!(record.bytes, KEEP);
+    assert!(record.header.counter(Counter::EventsDropped) > 0);
+    let lines: Vec<_> = said
+        .lines()
+        .filter(|line| line.contains("TLLMPROF_KEEP is too small for the"))
+        .collect();
+    // Not all threads may be there when the first window closes.
+    let [.., last] = lines[..] else {
+        panic!("{said}");
+    };
+    assert!(lines.len() <= 3, "{said}");
+    assert!(
+        last.contains("threads that record events (1 MiB;"),
+        "{said}"
+    );
+    let (_, enough) = last.rsplit_once("Use --keep ").unwrap();
+    assert_ne!(enough, "1M");
+    let (said, record) = run(enough);
+    assert!(!said.contains("TLLMPROF_KEEP"), "{said}");
+    assert_the_latest_are_whole(&record);
+}

@@ -66,7 +66,11 @@ impl Program {
         Read::all(self.scratch.folder())
     }
 
-    fn forget(&self) {
+    pub fn folder(&self) -> &std::path::Path {
+        self.scratch.folder()
+    }
+
+    pub fn forget(&self) {
         for entry in std::fs::read_dir(self.scratch.folder()).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|ends| ends == "tllmprof") || path.ends_with("counts") {

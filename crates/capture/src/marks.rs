@@ -41,7 +41,9 @@ impl Kept {
             static DOMAIN: OnceBox<&Label> = OnceBox::new();
         }
         match self {
-            Self::Function(label) => What::Function { name: label.id() },
+            Self::Function(label) => What::Function {
+                name: label.lasting_id(),
+            },
             Self::Range(label) => What::Range {
                 kind: RangeKind::PushPop,
                 domain: DOMAIN.get_or_init(|| Box::new(Label::new("tllmprof"))).id(),

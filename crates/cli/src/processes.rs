@@ -113,12 +113,9 @@ pub fn read(path: &Path) -> Result<Process> {
 /// # Errors
 /// Where it cannot be read or is no record.
 pub fn open(path: &Path, verb: &str) -> Result<Reader<Watched<File>>, Error> {
-    let file = File::open(path)?;
-    let status = file.metadata()?;
-    if status.is_dir() {
-        return Err(Error::NoRecord);
-    }
-    Reader::new(Watched::new(file, activity(verb, path), 2 * status.len()))
+    let file = tllmprof_record::open_still(path)?;
+    let bytes = file.metadata()?.len();
+    Reader::new(Watched::new(file, activity(verb, path), 2 * bytes))
 }
 
 /// The processes of a record or of an nsys export.

@@ -1,6 +1,5 @@
 //! An open record, and what of it there is little of.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,10 +43,7 @@ impl Record {
     /// # Errors
     /// Where the file cannot be read or is no record.
     pub fn open(file: &Path, progress: Progress) -> Result<Self, Error> {
-        let source = File::open(file)?;
-        if source.metadata()?.is_dir() {
-            return Err(Error::NoRecord);
-        }
+        let source = tllmprof_record::open_still(file)?;
         Self::new(file.to_owned(), Box::new(source), progress)
     }
 

@@ -3,7 +3,7 @@
 //! Python has joined most of its threads by the time its exit handlers run, so names are looked up
 //! while the threads are there: at an audited event, if one has come since.
 
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::object::Python;
 use super::thread_name::IS_BEHIND;
@@ -22,11 +22,17 @@ lifecycle::global! {
     #[fork(keep = "the clock goes on")]
     #[restart(keep)]
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    /// The era of the record's strings in which names were looked up last.
+    #[fork(keep = "the child's eras are others")]
+    #[restart(keep)]
+    static ERA: AtomicU32 = AtomicU32::new(0);
 }
 
 /// Whether it is time to [`look`].
 pub fn are_behind() -> bool {
-    IS_BEHIND.load(Ordering::Relaxed) && now() >= NEXT.load(Ordering::Relaxed)
+    let is_behind =
+        IS_BEHIND.load(Ordering::Relaxed) || ERA.load(Ordering::Relaxed) != recorder::era();
+    is_behind && now() >= NEXT.load(Ordering::Relaxed)
 }
 
 /// Looks up the names of the threads that are there.
@@ -37,6 +43,7 @@ pub fn look(py: Python<'_>) -> Option<()> {
     let since = now();
     NEXT.store(since + PERIOD, Ordering::Relaxed);
     IS_BEHIND.store(false, Ordering::Relaxed);
+    ERA.store(recorder::era(), Ordering::Relaxed);
     let active = py.imported(c"threading")?.attr(c"_active")?.values()?;
     for thread in active.elements() {
         let named = thread.attr(c"_native_id").zip(thread.attr(c"_name"));
@@ -50,7 +57,9 @@ pub fn look(py: Python<'_>) -> Option<()> {
         if let Some(thread) = threads::all().find(is_it) {
             thread.name.set_pythons(name.as_bytes());
             if recorder::is_on() && thread.name.is_new() {
-                recorder::thread_name(id as u32, name);
+                thread
+                    .name
+                    .is_recorded_in(recorder::thread_name(id as u32, name));
             }
         }
     }

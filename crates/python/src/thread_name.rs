@@ -1,10 +1,11 @@
 //! What a thread is called: by Python, else by the kernel.
 
 use core::fmt;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::system;
+use tllmprof_recorder as recorder;
 
 lifecycle::global! {
     /// There is a thread whose name in Python is not known.
@@ -19,8 +20,8 @@ const WORDS: usize = 4;
 pub struct ThreadName {
     words: [AtomicU64; WORDS],
     is_pythons: AtomicBool,
-    /// The record has Python's.
-    is_recorded: AtomicBool,
+    /// The era of the record's strings that has Python's, or the lasting one; 0: none.
+    recorded: AtomicU32,
 }
 
 /// A copy of a name, for a message.
@@ -36,7 +37,7 @@ impl ThreadName {
         Self {
             words: [const { AtomicU64::new(0) }; WORDS],
             is_pythons: AtomicBool::new(false),
-            is_recorded: AtomicBool::new(false),
+            recorded: AtomicU32::new(0),
         }
     }
 
@@ -57,12 +58,23 @@ impl ThreadName {
 
     /// What Python calls it is to be recorded, if it has not been.
     pub fn is_new(&self) -> bool {
-        !self.is_recorded.swap(true, Ordering::Relaxed)
+        let era = recorder::era();
+        !self.is_recorded() && self.recorded.swap(era, Ordering::Relaxed) != era
+    }
+
+    /// What Python calls it has been recorded, for an era or for as long as the record.
+    pub fn is_recorded_in(&self, era: u32) {
+        // Unless another thread has the place by now.
+        let is_here = |recorded| (recorded != 0).then_some(era);
+        let _ = self
+            .recorded
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_here);
     }
 
     /// Whether the record has what Python calls it.
     pub fn is_recorded(&self) -> bool {
-        self.is_recorded.load(Ordering::Relaxed)
+        let recorded = self.recorded.load(Ordering::Relaxed);
+        recorded == recorder::era() || recorded == recorder::lasting_era()
     }
 
     /// Whether it is the name that Python has given.
@@ -81,7 +93,7 @@ impl ThreadName {
     /// Another thread has the place now: its name is to be looked up.
     pub fn begin(&self) {
         self.is_pythons.store(false, Ordering::Relaxed);
-        self.is_recorded.store(false, Ordering::Relaxed);
+        self.recorded.store(0, Ordering::Relaxed);
         self.ask_kernel();
         IS_BEHIND.store(true, Ordering::Relaxed);
     }

@@ -21,6 +21,10 @@ pub type StringId = u32;
 /// The id of no string: what had no room in the table.
 pub const NO_STRING: StringId = 0;
 
+/// The last id of a string that stays. Where the oldest windows are dropped, those behind it go with the windows of their
+/// time.
+pub const LAST_LASTING: StringId = 1 << 20;
+
 /// The NVTX domain of tllmprof's own ranges, which say what events of other kinds say, too.
 pub const OWN_DOMAIN: &str = "tllmprof";
 

@@ -10,6 +10,12 @@ macro_rules! infos {
         }
 
         impl Info {
+            /// Whether its value is a number, and no string's id.
+            #[must_use]
+            pub const fn is_number(self) -> bool {
+                matches!(self, Self::Rank | Self::CudaDriver | Self::WorldSize | Self::StacksRate)
+            }
+
             /// The fact that a code stands for.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {

@@ -36,6 +36,8 @@ mod read_header;
 mod reader;
 #[forbid(unsafe_code)]
 mod source;
+#[cfg(feature = "still")]
+mod still;
 #[cfg(feature = "stream")]
 mod stream;
 #[forbid(unsafe_code)]
@@ -53,7 +55,9 @@ pub use batch::{Batch, Phase};
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
-pub use event::{Event, EventKind, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What};
+pub use event::{
+    Event, EventKind, LAST_LASTING, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What,
+};
 pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;
@@ -68,6 +72,8 @@ pub use reader::{Cut, Damage, Entry, Error, Reader};
 #[cfg(feature = "builder")]
 pub use repair::repair;
 pub use source::Source;
+#[cfg(feature = "still")]
+pub use still::{copy, open_still};
 #[cfg(feature = "stream")]
 pub use stream::StreamWriter;
 pub use strings::Strings;

@@ -17,7 +17,7 @@ use reused::Reused;
 
 /// After so many chunks in a row that are not in use, the rest is not read: chunks are taken in
 /// order, so nothing follows, and a sparse file may claim any length.
-const EMPTY_LIMIT: u32 = 4096;
+pub const EMPTY_LIMIT: u32 = 4096;
 
 /// How often a chunk is read that its thread may be writing to.
 const LOOKS: u32 = 3;
@@ -223,8 +223,13 @@ impl<S: Source> Reader<S> {
             return self.read_chunks(|_, entry| each(entry));
         };
         // Chunks are used again, so their order is not that of their events, and what they hold may be older than what
-        // is kept.
-        let damage = self.read_chunks(|chunk, entry| reused.see(chunk, &entry))?;
+        // is kept. Strings come first, as they may lie behind what refers to them.
+        let damage = self.read_chunks(|chunk, entry| {
+            reused.see(chunk, &entry);
+            if let Entry::String { .. } = entry {
+                each(entry);
+            }
+        })?;
         let mut bytes = vec![0; CHUNK_BYTES];
         for number in reused.order() {
             let there = self.source.read_at(&mut bytes, chunk_offset(number))?;
@@ -349,7 +354,7 @@ impl<S: Source> Reader<S> {
 
 /// What a chunk is: with its header, and the bytes of its events that are as they were written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Found {
+pub enum Found {
     /// Not in use.
     Empty,
     Whole(Head, usize),
@@ -359,7 +364,7 @@ enum Found {
 }
 
 impl Found {
-    fn of(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
+    pub fn of(record: Option<u64>, number: u32, bytes: &[u8]) -> Self {
         let header = Begins::bytes(record);
         let payload = bytes.get(header..).unwrap_or_default();
         match Begins::decode(bytes, record) {

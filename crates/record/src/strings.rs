@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use crate::event::StringId;
 
 /// How much text is kept, in bytes, and how many strings. More is counted and reads as `?`.
-const TEXT_LIMIT: usize = 64 << 20;
-const COUNT_LIMIT: usize = 1 << 20;
+const TEXT_LIMIT: usize = 256 << 20;
+const COUNT_LIMIT: usize = 1 << 22;
 
 /// Text by id.
 #[derive(Default, Debug)]

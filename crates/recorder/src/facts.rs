@@ -7,7 +7,7 @@ use std::fs;
 use tllmprof_calls::CALLS;
 use tllmprof_config::{Ranked, Settings, VARIABLES, masked};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_record::{Event, Info, NO_STRING, What};
+use tllmprof_record::{Event, Info, NO_STRING, StringId, What};
 use tllmprof_session::Facts;
 
 use super::writers::{self, strings};
@@ -32,7 +32,7 @@ lifecycle::global! {
 
 /// Writes a fact that is a text.
 pub fn write_text(key: Info, text: &str) {
-    let id = strings::id_of(text);
+    let id = strings::lasting_id_of(text);
     if id != NO_STRING {
         write_number(key, id.into());
     }
@@ -45,7 +45,7 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
     let id = strings::id_of(name);
     if id != NO_STRING {
-        write_number(Info::Router, u64::from(layer) << 32 | u64::from(id));
+        write_latest(Info::Router, layer.into(), id);
     }
     for (expert, tokens) in (0..=u16::MAX).zip(tokens) {
         let what = What::ExpertLoad {
@@ -57,12 +57,32 @@ pub fn expert_loads(layer: u16, name: &str, tokens: impl Iterator<Item = u64>) {
     }
 }
 
-/// Writes what Python calls a thread.
-pub fn thread_name(thread: u32, name: &str) {
+/// Writes what Python calls a thread; the era in which that is known, which may be [`strings::lasting_era`].
+pub fn thread_name(thread: u32, name: &str) -> u32 {
+    let lasting = strings::lasting_era();
+    let era = strings::era();
+    let id = strings::only_lasting_id_of(name);
+    if id != NO_STRING && writers::write_lasting(&named(Info::Thread, thread, id)) {
+        return lasting;
+    }
     let id = strings::id_of(name);
     if id != NO_STRING {
-        write_number(Info::Thread, u64::from(thread) << 32 | u64::from(id));
+        write_latest(Info::Thread, thread, id);
     }
+    era
+}
+
+/// Writes the name of something that has a number.
+fn write_latest(key: Info, number: u32, name: StringId) {
+    writers::write_latest(&named(key, number, name));
+}
+
+fn named(key: Info, number: u32, name: StringId) -> Event {
+    let what = What::Info {
+        key: Some(key),
+        value: u64::from(number) << 32 | u64::from(name),
+    };
+    Event::new(clock::ticks(), 0, what)
 }
 
 /// Writes a fact that is a number.
@@ -123,7 +143,7 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
         let what = What::CallName {
             row: row.call as u8,
             kind: Some(row.kind.into()),
-            name: strings::id_of(row.call.name()),
+            name: strings::lasting_id_of(row.call.name()),
         };
         writers::write_fact(&Event::new(0, 0, what));
     }

@@ -8,7 +8,7 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
 use super::state::{IS_RECORDING, is_on, is_recording};
-use super::{clock, flight, gpu, pace, ranges, reuse, space, times, usage, writers};
+use super::{clock, flight, gpu, keep, pace, ranges, reuse, space, times, usage, writers};
 
 /// No iteration is open.
 const NONE: u64 = u64::MAX;
@@ -145,10 +145,13 @@ pub fn window_opens(first: u64, past: bool) {
     space::make_room();
     header.anchor(clock::anchor());
     header.add(Counter::Windows, 1);
+    // What is written again for the window is so behind its opening.
+    let opened = clock::ticks();
+    writers::strings::window_opens();
     FIRST.store(first, Ordering::Relaxed);
     ENDED.store(0, Ordering::Relaxed);
     EVENTS.store(writers::events(), Ordering::Relaxed);
-    write_edge(Edge::Open, first, false);
+    write_edge(Edge::Open, opened, first, false);
     header.snapshot();
     usage::window_opens();
     SINCE.store(clock::ticks(), Ordering::Relaxed);
@@ -173,13 +176,15 @@ fn close(next: u64) -> bool {
     let first = FIRST.load(Ordering::Relaxed);
     // A window in which no iteration has ended: the one that was open is its last, and was cut off.
     let is_empty = next <= first;
-    write_edge(Edge::Close, next.saturating_sub(1).max(first), is_empty);
+    let last = next.saturating_sub(1).max(first);
+    write_edge(Edge::Close, clock::ticks(), last, is_empty);
     // Those of the window that never were the open one: the next had begun when their turn came.
     let passed = next
         .saturating_sub(first)
         .saturating_sub(ENDED.load(Ordering::Relaxed));
     writers::lose(passed);
     writers::count_dropped();
+    keep::window_closes(writers::count);
     if let Some(header) = space::header() {
         header.add(Counter::Iterations, passed);
         header.add(Counter::IterationsPassed, passed);
@@ -192,11 +197,11 @@ fn close(next: u64) -> bool {
     true
 }
 
-fn write_edge(edge: Edge, iteration: u64, cut: bool) {
+fn write_edge(edge: Edge, at: u64, iteration: u64, cut: bool) {
     let what = What::Window { edge, iteration };
     writers::write(&Event {
         cut,
-        ..Event::new(clock::ticks(), 0, what)
+        ..Event::new(at, 0, what)
     });
 }
 

@@ -55,7 +55,7 @@ pub use iterations::{
 pub use pace::median_ns;
 pub use space::{make_room, set_helper};
 pub use state::{add, is_keeping, is_on, is_recording, is_wanted, set};
-pub use writers::strings::{LONGEST, Label, id_of};
+pub use writers::strings::{LONGEST, Label, era, id_of, lasting_era, lasting_id_of};
 
 use facts::keep_warning;
 use file::File;
@@ -97,14 +97,24 @@ pub fn batch(iteration: u64, batch: Batch) {
 /// Keeps an event of what was done inside a window, which may be closed by now.
 pub fn late(event: &Event) {
     if is_on() {
-        writers::write(event);
+        writers::write_late(event);
     }
 }
 
-/// As [`late`], of an event that others refer to for as long as the process lives.
-pub fn fact(event: &Event) {
+/// How many windows have opened, and how many of these the record has no longer.
+pub fn windows() -> (u64, u64) {
+    space::header().map_or((0, 0), |header| {
+        (
+            header.get(Counter::Windows),
+            header.get(Counter::WindowsDropped),
+        )
+    })
+}
+
+/// As [`late`], of an event that others refer to for as long as [`era`] is the same.
+pub fn latest(event: &Event) {
     if is_on() {
-        writers::write_fact(event);
+        writers::write_latest(event);
     }
 }
 
@@ -130,7 +140,7 @@ pub fn start(settings: &Settings) {
         flight::start(settings);
         keep::start(settings);
         if settings.flight.is_some() || settings.keep.is_some() {
-            reuse::want();
+            reuse::want(settings.flight.is_some());
         }
         log::keep(keep_warning);
         clock::start();
@@ -196,6 +206,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     }
     header.anchor(now);
     header.snapshot();
+    writers::lasting::begin(settings.keep.map(|_| settings.trace_max));
     facts::write(settings, facts, &host);
     iterations::start();
     keep::begin(settings.trace_max);

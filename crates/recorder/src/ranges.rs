@@ -33,7 +33,7 @@ lifecycle::global! {
 /// The window that is open; 0 for none.
 #[inline]
 pub fn window() -> u32 {
-    WINDOW.load(Ordering::Relaxed)
+    WINDOW.load(Ordering::Acquire)
 }
 
 /// Whether a range that ends now may be one that is kept.
@@ -69,8 +69,9 @@ pub fn event(window: u32, since: u64, what: What, now: u64) -> Option<Event> {
     if WINDOW.load(Ordering::Relaxed) == window {
         return Some(Event::new(since, now.saturating_sub(since), what));
     }
-    let closed = CLOSED.load(Ordering::Relaxed);
-    let mut event = Event::new(since, closed.saturating_sub(since), what);
+    // One that began behind its end has its names of whichever window.
+    let until_closed = CLOSED.load(Ordering::Relaxed).checked_sub(since)?;
+    let mut event = Event::new(since, until_closed, what);
     event.cut = true;
     is_on().then_some(event)
 }
@@ -96,9 +97,11 @@ impl Names<'_> {
     /// A range of this name that begins now.
     #[inline]
     fn begin(self, writer: &Writer) -> Begun {
+        // Read first: the names are of this window, or of a later one.
+        let window = window();
         let (domain, name) = self.ids(writer);
         Begun {
-            window: window(),
+            window,
             // Read last: what this takes is not the range's.
             since: clock::ticks(),
             domain,

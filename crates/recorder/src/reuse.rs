@@ -5,8 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_platform::log;
 use tllmprof_record::Chunk;
+use tllmprof_sync::Guard;
 
 use super::bounded::Bounded;
 use super::{keep, space};
@@ -17,8 +17,8 @@ const MOST: usize = 256;
 /// How long a thread waits for the chunks that wait.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// The generation of a chunk that is never used again: what is in it is of use for as long as the record.
-pub const PINNED: u64 = u64::MAX;
+/// The generation of a chunk that has something of a window.
+pub const OF_WINDOWS: u64 = 0;
 
 lifecycle::global! {
     stage: Sinks;
@@ -26,12 +26,23 @@ lifecycle::global! {
     /// Chunks are to be used again at some time.
     #[fork(keep = "the settings are the same")]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
+    #[fork(keep = "the settings are the same")]
+    static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
     /// Iterations are kept now: there is a record, and no window is open.
     #[fork(reset)]
     static IS_ON: AtomicBool = AtomicBool::new(false);
     /// Moves on where a window opens or closes: what was begun before is not used again.
     #[fork(keep = "differences alone matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
+    /// Chunks that were filled when fewer iterations than these had been kept are of a window.
+    #[fork(reset)]
+    static STAYS: AtomicU64 = AtomicU64::new(0);
+    /// What could be taken had changed so often when there was none.
+    #[fork(reset)]
+    static NONE_AT: AtomicU64 = AtomicU64::new(0);
+    /// Chunks that are of iterations outside windows have been filled so often.
+    #[fork(keep = "differences alone matter")]
+    static FILLED: AtomicU64 = AtomicU64::new(0);
     /// How many iterations have been kept, and how many of those are not any more.
     #[fork(reset)]
     static BEGUN: AtomicU64 = AtomicU64::new(0);
@@ -46,6 +57,8 @@ struct Full {
     chunks: [(u32, u64); MOST],
     first: usize,
     count: usize,
+    /// What [`STAYS`] was when it was looked at last.
+    stays: u64,
 }
 
 impl Full {
@@ -54,6 +67,23 @@ impl Full {
             chunks: [(0, 0); MOST],
             first: 0,
             count: 0,
+            stays: 0,
+        }
+    }
+
+    /// Gives those that are of a window by now to `give`.
+    fn settle(&mut self, stays: u64, mut give: impl FnMut(u32)) {
+        if self.stays == stays {
+            return;
+        }
+        self.stays = stays;
+        for _ in 0..self.count {
+            let (number, begun) = self.chunks[self.first];
+            self.pop_any();
+            match begun < stays {
+                true => give(number),
+                false => self.push(number, begun),
+            }
         }
     }
 
@@ -86,9 +116,16 @@ impl Full {
     }
 }
 
-/// Says that chunks are to be used again, those of iterations outside windows or those of windows. For the constructor.
-pub fn want() {
+/// Says that chunks are to be used again: those of iterations outside windows, if `flight`, or those of windows. For the
+/// constructor.
+pub fn want(flight: bool) {
+    HAS_FLIGHT.store(flight, Ordering::Relaxed);
     IS_WANTED.store(true, Ordering::Release);
+}
+
+/// Whether iterations outside windows are to be kept at some time.
+pub fn has_flight() -> bool {
+    HAS_FLIGHT.load(Ordering::Relaxed)
 }
 
 /// Whether chunks are to be used again at some time.
@@ -108,19 +145,25 @@ pub fn begin() {
     IS_ON.store(true, Ordering::Release);
 }
 
-/// Those that threads have are not used again. `stays`: nor are those that wait, as they are of a window then. Whether any
-/// would have been.
+/// Those that threads have are not used again. `stays`: nor are those that wait, as they are of a window then: where
+/// another thread has them now, that is so for whoever looks at them next. Whether any would have been.
 pub fn end(stays: bool) -> bool {
     if !IS_ON.swap(false, Ordering::AcqRel) {
         return false;
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    if stays && let Some(mut full) = FULL.lock_for(PATIENCE) {
-        while let Some(number) = full.pop_any() {
-            keep::is_full(number);
-        }
+    if stays {
+        STAYS.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Release);
+        drop(full());
     }
     true
+}
+
+/// Chunks that are full, none of a window among them.
+fn full() -> Option<Guard<'static, Full>> {
+    let mut full = FULL.lock_for(PATIENCE)?;
+    full.settle(STAYS.load(Ordering::Acquire), keep::is_full);
+    Some(full)
 }
 
 /// Of all iterations the places of those that are kept: the first, and the one behind the last.
@@ -134,29 +177,32 @@ pub fn keep_one(first: u64) {
     BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// None is kept any more.
+/// None is kept any more. Chunks that are filled from here on are not of the window that those became.
 pub fn keep_none() {
+    BEGUN.store(BEGUN.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     GONE.store(BEGUN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
-/// What a chunk is begun in: the generation; 0 where it is a window's.
+/// What a chunk is begun in.
 pub fn generation() -> u64 {
     match is_on() {
         true => GENERATION.load(Ordering::Relaxed),
-        false => 0,
+        false => OF_WINDOWS,
     }
 }
 
 /// A thread has filled a chunk that was begun in `generation`, and has no writer there any more.
 pub fn is_full(number: u32, generation: u64) {
-    match generation {
-        PINNED => {}
-        _ if generation == 0 || generation != self::generation() => keep::is_full(number),
-        _ => {
-            if let Some(mut full) = FULL.lock_for(PATIENCE) {
-                full.push(number, kept().1);
-            }
+    if generation == OF_WINDOWS || generation != self::generation() {
+        keep::is_full(number);
+    } else if let Some(mut full) = full() {
+        let begun = kept().1;
+        // The iterations may have become a window meanwhile.
+        match begun < full.stays {
+            true => keep::is_full(number),
+            false => full.push(number, begun),
         }
+        FILLED.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -170,24 +216,41 @@ pub enum Free {
 
 /// A chunk that can be written to. `None` where there is no room.
 pub fn take() -> Option<Free> {
-    let oldest = |pop: fn(&mut Full) -> Option<u32>| pop(&mut *FULL.lock_for(PATIENCE)?);
-    let gone = oldest(|full| full.pop(kept().0));
-    if gone.is_none()
-        && let Some((number, chunk)) = space::take()
-    {
+    let changes = changes();
+    if NONE_AT.load(Ordering::Relaxed) == changes {
+        // Each event that is dropped comes here.
+        return None;
+    }
+    let used = |number| Some(Free::Used(number, space::again(number)?));
+    if let Some(number) = full().and_then(|mut full| full.pop(kept().0)) {
+        return used(number);
+    }
+    if let Some((number, chunk)) = space::take() {
         return Some(Free::New(number, chunk));
     }
-    let number = gone
-        .or_else(keep::take)
-        .or_else(|| is_on().then(|| oldest(Full::pop_any)).flatten());
-    if number.is_none() && keep::is_on() {
-        log::once!(
-            Warn,
-            "the latest window is as large as TLLMPROF_KEEP allows: later events of it are only counted"
-        );
+    let taken = keep::take();
+    if let Some(Some(number)) = taken {
+        return used(number);
     }
-    let number = number?;
-    Some(Free::Used(number, space::again(number)?))
+    let ours = full();
+    let are_known = ours.is_some() && taken.is_some() && space::is_full();
+    if let Some(number) = ours.filter(|_| is_on()).and_then(|mut full| full.pop_any()) {
+        return used(number);
+    }
+    if are_known {
+        NONE_AT.store(changes, Ordering::Relaxed);
+        keep::has_none();
+    }
+    None
+}
+
+/// Something else each time that [`take`] may have another answer.
+fn changes() -> u64 {
+    let (gone, _) = kept();
+    let ours = FILLED.load(Ordering::Acquire).wrapping_add(gone);
+    // Never what it is at the start.
+    let theirs = keep::changes().wrapping_add(GENERATION.load(Ordering::Relaxed));
+    ours.wrapping_add(theirs).wrapping_add(1)
 }
 
 /// The child of a fork has no record until it begins one of its own.
@@ -195,6 +258,7 @@ fn in_child(alone: &OnlyThread) {
     FULL.break_open(alone);
     if let Some(mut full) = FULL.lock_for(PATIENCE) {
         full.count = 0;
+        full.stays = 0;
     }
 }
 
@@ -216,5 +280,18 @@ mod tests {
         }
         assert_eq!((full.pop(0), full.pop(0)), (Some(9), None));
         assert_eq!(full.pop(501), Some(0));
+    }
+
+    #[test]
+    fn chunks_of_iterations_that_became_a_window_go_whoever_looks_at_them_next() {
+        let mut full = Full::none();
+        for (number, begun) in [(3, 10), (4, 25), (5, 20)] {
+            full.push(number, begun);
+        }
+        let mut given = Vec::new();
+        full.settle(21, |number| given.push(number));
+        full.settle(21, |_| panic!("they are settled"));
+        assert_eq!(given, [3, 5]);
+        assert_eq!((full.pop(30), full.pop(30)), (Some(4), None));
     }
 }

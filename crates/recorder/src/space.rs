@@ -194,6 +194,14 @@ fn chunk(number: u32) -> Option<Chunk> {
     Some(unsafe { Chunk::at(place.add(index as usize * CHUNK_BYTES)) })
 }
 
+/// Whether [`take`] gives nothing more.
+pub fn is_full() -> bool {
+    live().is_none_or(|live| {
+        live.is_full.load(Ordering::Relaxed)
+            && live.next.load(Ordering::Relaxed) >= live.ready.load(Ordering::Acquire)
+    })
+}
+
 fn ask_for_room(live: &Live) {
     if let Some(ask) = ASK.get()
         && !live.is_full.load(Ordering::Relaxed)

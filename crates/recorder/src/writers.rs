@@ -3,9 +3,7 @@
 //! A thread gets a writer at its first event and leaves it when it ends, with the chunk that it has
 //! begun: ten thousand short threads use no more chunks than ever ran at once.
 
-mod lasting;
-#[cfg(test)]
-pub use lasting::while_held as while_lasting_is_held;
+pub mod lasting;
 pub mod strings;
 
 use core::cell::{Cell, UnsafeCell};
@@ -13,11 +11,13 @@ use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 use tllmprof_platform::lifecycle::{self, OnlyThread};
-use tllmprof_record::{Chunk, Counter, Event, EventWriter, NO_STRING, Row, StringId, What};
+use tllmprof_record::{
+    Chunk, Counter, EVENT_BYTES, Event, EventWriter, MAX_STRING, NO_STRING, Row, StringId, What,
+};
 
 use super::clock::ticks;
 use super::reuse::{self, Free};
-use super::space;
+use super::{keep, space};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::pages::{self, Chained, Spare, Zeroed};
 use tllmprof_platform::system;
@@ -58,8 +58,8 @@ pub struct Writer {
     unreported: Cell<u64>,
     /// The iteration in which the thread has last ended its streams' spans of earlier ones.
     pub swept: Cell<u64>,
-    /// What the thread is called.
-    name: Cell<StringId>,
+    /// What the thread is called has been written.
+    is_named: Cell<bool>,
     /// The chunk's number, and in which generation it was begun ([`reuse`]).
     chunk: Cell<u32>,
     generation: Cell<u64>,
@@ -124,25 +124,29 @@ fn write_with_care(row: Row) -> bool {
 /// As [`write`], of what is of use for as long as the record.
 pub fn write_fact(event: &Event) -> bool {
     take().is_some_and(|writer| {
-        lasting::push(writer.thread.get(), |events| events.push(event)) || {
-            let is_kept = writer.keep(event.row());
-            writer.pin();
-            is_kept
-        }
+        lasting::push(writer.thread.get(), |events| events.push(event)) || writer.keep_there(event)
     })
 }
 
-/// As [`write`], of what is written again and again, of which the latest counts: it goes with the windows of its time.
+/// Writes what is of use for as long as the record; false where there is no room that stays, or no chunk is used again.
+pub fn write_lasting(event: &Event) -> bool {
+    take().is_some_and(|writer| lasting::push(writer.thread.get(), |events| events.push(event)))
+}
+
+/// As [`write`], of what is written again for later windows: where windows go, it goes with those of its time.
 pub fn write_latest(event: &Event) -> bool {
-    let row = event.row();
-    take().is_some_and(|writer| {
-        let is_kept = writer.keep(row);
-        // Unless there is a text or a fact in the chunk, too.
-        if writer.generation.get() != reuse::PINNED {
-            writer.generation.set(0);
-        }
-        is_kept
-    })
+    match keep::is_wanted() {
+        true => write_late(event),
+        false => write_fact(event),
+    }
+}
+
+/// As [`write`], of what is of a window, though none may be open.
+pub fn write_late(event: &Event) -> bool {
+    if !reuse::is_wanted() {
+        return write(event);
+    }
+    take().is_some_and(|writer| writer.keep_there(event))
 }
 
 /// The calling thread's writer, for one use at a time: events of the thread's signal handlers are dropped as
@@ -240,30 +244,43 @@ impl Writer {
         self.kept.store(kept + 1, Ordering::Relaxed);
     }
 
-    /// Writes a string.
-    pub fn push_string(&self, id: u32, text: &str) -> bool {
-        if lasting::push(self.thread.get(), |events| events.push_string(id, text)) {
+    /// As [`Writer::keep`], into a chunk that is no longer one of iterations outside windows.
+    fn keep_there(&self, event: &Event) -> bool {
+        let is_kept = self.keep(event.row());
+        self.generation.set(reuse::OF_WINDOWS);
+        is_kept
+    }
+
+    /// Writes a string into the thread's chunk, if that has room for an event behind it.
+    fn push_string_there(&self, id: StringId, text: &str) -> bool {
+        let rows = 2 + text.len().min(MAX_STRING).div_ceil(EVENT_BYTES);
+        self.in_chunk(|events| events.room() >= rows && events.push_string(id, text))
+    }
+
+    /// Writes a string that goes with the window that is open, if windows go.
+    pub fn push_string(&self, id: StringId, text: &str) -> bool {
+        if !keep::is_wanted() && self.push_lasting_string(id, text) {
             return true;
         }
         let push = || {
-            let is_there = self.in_chunk(|events| events.push_string(id, text));
+            let is_there = self.push_string_there(id, text);
             if is_there {
-                self.pin();
+                self.generation.set(reuse::OF_WINDOWS);
             }
             is_there
         };
         push() || (self.begin_chunk() && push())
     }
 
+    /// Writes a string that stays.
+    pub fn push_lasting_string(&self, id: StringId, text: &str) -> bool {
+        lasting::push(self.thread.get(), |events| events.push_string(id, text))
+    }
+
     #[cold]
     fn push_into_next(&self, row: Row) -> bool {
         let _errno = Kept::new();
         self.begin_chunk() && self.in_chunk(|events| events.push_row(row))
-    }
-
-    /// The chunk holds what is of use for as long as the record: it is not used again.
-    fn pin(&self) {
-        self.generation.set(reuse::PINNED);
     }
 
     fn begin_chunk(&self) -> bool {
@@ -276,24 +293,32 @@ impl Writer {
         self.events.with(|events| *events = Some(begun));
         self.chunk.set(number);
         self.generation.set(reuse::generation());
-        if self.name.get() != NO_STRING && reuse::is_wanted() {
+        if self.is_named.get() && reuse::is_wanted() {
             self.push_name();
         }
         true
     }
 
-    /// Writes what the thread is called: into each chunk that is used again, as the one before may be by then.
+    /// Writes what the thread is called: where chunks are used again, into each of them, as the one before may be by then.
     fn push_name(&self) {
-        let what = What::ThreadName {
-            name: self.name.get(),
+        let name = system::thread_name();
+        let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
+        let Ok(name) = str::from_utf8(&name[..length]) else {
+            return;
         };
-        self.push(Event::new(ticks(), 0, what).row());
+        let name = match reuse::is_wanted() {
+            true => strings::passing_id(|id| self.push_string_there(id, name)),
+            false => strings::id_by(self, name.as_bytes()),
+        };
+        if name != NO_STRING {
+            self.push(Event::new(ticks(), 0, What::ThreadName { name }).row());
+        }
     }
 
     /// The thread goes on in the chunk that another has left.
     fn begin_thread(&self, thread: u32) {
         self.thread.set(thread);
-        self.name.set(NO_STRING);
+        self.is_named.set(false);
         self.is_busy.store(false, Ordering::Relaxed);
         self.refused.set(0);
         self.open
@@ -395,6 +420,11 @@ pub fn take_timed() -> u64 {
         .sum()
 }
 
+/// Threads that have written, and have not left their place to another.
+pub fn count() -> u64 {
+    all().count() as u64
+}
+
 fn all() -> impl Iterator<Item = &'static Writer> {
     thread::parts()
 }
@@ -409,7 +439,10 @@ fn begin() -> Option<&'static Writer> {
         writer.begin_thread(record.number().cast_unsigned());
         Some(writer)
     })?;
-    name_thread(writer);
+    let taken = Taken::new(writer);
+    taken.push_name();
+    taken.is_named.set(true);
+    drop(taken);
     Some(writer)
 }
 
@@ -418,21 +451,6 @@ unsafe impl Part for Writer {
     const KIND: thread::Kind = thread::Kind::Writer;
 
     fn thread_ends(&'static self) {}
-}
-
-/// Writes down what the calling thread is called.
-fn name_thread(writer: &'static Writer) {
-    let name = system::thread_name();
-    let length = name.iter().position(|byte| *byte == 0).unwrap_or(0);
-    let Ok(name) = str::from_utf8(&name[..length]) else {
-        return;
-    };
-    let writer = Taken::new(writer);
-    let name = strings::id_by(&writer, name.as_bytes());
-    if name != NO_STRING {
-        writer.name.set(name);
-        writer.push_name();
-    }
 }
 
 /// A chunk for events of `thread`, and its number.
@@ -474,7 +492,7 @@ impl Chained for Writer {
 fn in_child(_: &OnlyThread) {
     for writer in all() {
         writer.events.with(|events| *events = None);
-        writer.name.set(NO_STRING);
+        writer.is_named.set(false);
         writer.dropped.store(0, Ordering::Relaxed);
         writer.kept.store(0, Ordering::Relaxed);
         writer.unreported.set(0);

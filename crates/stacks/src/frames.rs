@@ -1,15 +1,17 @@
 //! The frames of all sampled stacks, as a tree: each is written once.
 
 use core::hash::BuildHasherDefault;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::collections::HashMap;
 
 use tllmprof_platform::lifecycle;
 use tllmprof_python::stacks::OfAddress;
 use tllmprof_recorder::{self as recorder, Event, NO_STRING, StringId, What};
 
-/// Frames of a record.
+/// Frames that are known at a time.
 const MOST: u32 = 1 << 16;
+/// Ids of a half: where windows go, so do their frames, and ids are given again. There are two halves.
+const HALF: u32 = 1 << 23;
 
 lifecycle::global! {
     stage: Sinks;
@@ -17,6 +19,9 @@ lifecycle::global! {
     /// The last id that was given.
     #[fork(reset)]
     static LAST: AtomicU32 = AtomicU32::new(0);
+    /// How many windows had opened when each half was used up.
+    #[fork(reset)]
+    static USED_UP: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 }
 
 /// Ids by the caller's and the function's.
@@ -44,19 +49,35 @@ impl Frames {
         if let Some(id) = self.known.get(&key) {
             return Some(*id);
         }
-        let id = LAST.load(Ordering::Relaxed) + 1;
-        if id > MOST || name == NO_STRING {
+        if self.known.len() >= MOST as usize || name == NO_STRING {
             return None;
         }
-        LAST.store(id, Ordering::Relaxed);
+        let id = next()?;
         self.known.insert(key, id);
-        recorder::fact(&Event::new(
+        recorder::latest(&Event::new(
             recorder::ticks(),
             0,
             What::Frame { id, parent, name },
         ));
         Some(id)
     }
+}
+
+/// An id that no frame of the record has, or none but of windows that are gone.
+fn next() -> Option<u32> {
+    let last = LAST.load(Ordering::Relaxed);
+    let id = (last + 1) % (2 * HALF);
+    let (half, of_last) = ((id / HALF) as usize, (last / HALF) as usize);
+    if half != of_last {
+        let (opened, gone) = recorder::windows();
+        if gone < USED_UP[half].load(Ordering::Relaxed) {
+            return None;
+        }
+        USED_UP[of_last].store(opened, Ordering::Relaxed);
+    }
+    let id = id.max(1);
+    LAST.store(id, Ordering::Relaxed);
+    Some(id)
 }
 
 #[cfg(test)]

@@ -53,12 +53,29 @@ lifecycle::global! {
     static KEPT: Lock<Option<Box<Kept>>> = Lock::new(None);
 }
 
-/// What is known for as long as the record is written.
+/// What is known for as long as the record's strings are the same.
 #[derive(Default)]
 struct Kept {
+    /// The era of these.
+    era: u32,
     names: Names,
     frames: Frames,
     modules: Modules,
+}
+
+impl Kept {
+    /// Forgets all where a window has opened that has strings of its own; whether one has.
+    fn keep_up(&mut self) -> bool {
+        let era = recorder::era();
+        let is_behind = self.era != era;
+        if is_behind {
+            *self = Self {
+                era,
+                ..Self::default()
+            };
+        }
+        is_behind
+    }
 }
 
 /// Samples a second that are asked for.
@@ -236,6 +253,7 @@ impl Sampler {
     /// Samples a thread; false where that has ended, or nothing can be read.
     fn sample_one(&mut self, ready: Option<&Ready>, thread: Followed) -> bool {
         let start = recorder::ticks();
+        self.kept.keep_up();
         // SAFETY: takes nothing.
         let ours = unsafe { libc::sched_getcpu() };
         let Some(used) = processor_time(thread.number) else {
@@ -324,10 +342,11 @@ impl Sampler {
             };
             let number = thread.number.cast_unsigned();
             ring.each(|time, addresses| {
-                let rate = *rate.get_or_insert_with(|| {
+                // A window may open meanwhile.
+                if kept.keep_up() || rate.is_none() {
                     kept.modules.look();
-                    recorder::ticks_per_ns()
-                });
+                }
+                let rate = *rate.get_or_insert_with(recorder::ticks_per_ns);
                 functions.clear();
                 functions.extend(addresses.map(|address| kept.modules.string(address)));
                 let ago = native::now().saturating_sub(time) as f64 * rate;

@@ -34,6 +34,8 @@ struct Taking {
     /// What CUPTI's clock is ahead of `CLOCK_REALTIME`: nothing, as a rule.
     ahead: i64,
     names: HashMap<usize, Name>,
+    /// The era of their numbers.
+    era: u32,
     /// The calls that gave work.
     calls: HashSet<u32>,
     last: u32,
@@ -68,6 +70,7 @@ pub fn begin(since: Reading, ahead: i64) {
         since,
         ahead,
         names: HashMap::new(),
+        era: recorder::era(),
         calls: HashSet::new(),
         last: 0,
     });
@@ -215,6 +218,10 @@ impl Taking {
         }
         // SAFETY: CUPTI's string, which lives at least as long as the record that has it.
         let text = unsafe { CStr::from_ptr(name) };
+        let era = recorder::era();
+        if core::mem::replace(&mut self.era, era) != era {
+            self.names.clear();
+        }
         let known = self.names.get(&name.addr());
         if let Some(known) = known.filter(|known| *known.text == *text.to_bytes()) {
             return known.id;

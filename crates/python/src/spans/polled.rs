@@ -80,7 +80,7 @@ pub fn step_begins() {
         let took = until.saturating_sub(since);
         watch::add(Cause::Idle, took);
         if recorder::is_keeping() {
-            let name = recorder::id_of(function.qualname.as_str());
+            let name = recorder::lasting_id_of(function.qualname.as_str());
             recorder::event(since, took, What::Function { name });
         }
     }

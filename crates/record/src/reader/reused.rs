@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Entry;
 use crate::counter::Counter;
-use crate::event::{Event, What};
+use crate::event::{Event, LAST_LASTING, StringId, What};
 use crate::kinds::Edge;
 use crate::read_header::Header;
 
@@ -117,16 +117,24 @@ impl Reused {
         self.chunks.iter().map(|(_, number)| *number).collect()
     }
 
-    /// Whether an entry is to be given: all but events of iterations in no window, those of windows that are dropped, and
-    /// edges that were not there before, as a process that runs moves one.
+    /// Whether an entry is to be given then: all but strings, which were given before, events of iterations in no window,
+    /// those of windows that are dropped, and edges that were not there before, as a process that runs moves one.
     pub fn is_kept(&mut self, entry: &Entry<'_>) -> bool {
         let Entry::Event { thread, event } = entry else {
-            return true;
+            return false;
         };
         if let Some(key) = key(*thread, event) {
             return self.edges.remove(&key).is_some();
         }
-        if event.what.is_fact() {
+        let goes = match event.what {
+            What::Frame { name, .. } => name > LAST_LASTING,
+            What::Info {
+                key: Some(key),
+                value,
+            } => !key.is_number() && value as StringId > LAST_LASTING,
+            ref what => !what.is_fact(),
+        };
+        if !goes {
             return true;
         }
         if own_end(event).unwrap_or(event.start) < self.kept_from {
@@ -243,5 +251,37 @@ mod tests {
             .map(|(thread, event)| (thread, event.start))
             .collect();
         assert_eq!(moved, [(0, 50)]);
+    }
+
+    /// Earlier versions of the library wrote each frame once, as what stays.
+    #[test]
+    fn what_refers_to_a_string_that_stays_is_kept_however_old_it_is() {
+        let mut reused = Reused {
+            dropped_until: Some(100),
+            ..Reused::default()
+        };
+        let event = |start, what| Entry::Event {
+            thread: 1,
+            event: Event::new(start, 0, what),
+        };
+        let (edge, iteration) = (Edge::Open, 7);
+        reused.see(0, &event(200, What::Window { edge, iteration }));
+        assert_eq!(reused.order(), [0]);
+        let frame = |name| What::Frame {
+            id: 1,
+            parent: 0,
+            name,
+        };
+        let warning = |name: StringId| What::Info {
+            key: Some(crate::info::Info::Refused),
+            value: name.into(),
+        };
+        let mut kept = |start, what| reused.is_kept(&event(start, what));
+        for start in [50, 250] {
+            assert!(kept(start, frame(LAST_LASTING)));
+            assert!(kept(start, warning(LAST_LASTING)));
+            assert_eq!(kept(start, frame(LAST_LASTING + 1)), start == 250);
+            assert_eq!(kept(start, warning(LAST_LASTING + 1)), start == 250);
+        }
     }
 }

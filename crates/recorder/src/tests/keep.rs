@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use tllmprof_record::StringId;
+
 use super::*;
+use crate::keep::while_locked;
 
 /// Bytes that the record may have: 15 chunks.
 const KEEP: &str = "1M";
@@ -67,21 +70,155 @@ fn a_thread_that_writes_behind_the_end_drops_no_window() {
     assert_eq!(contents.header.counter(Counter::WindowsDropped), 0);
 }
 
+/// Events that are not there, but for those of iterations that were none.
+fn lost(header: &Header) -> u64 {
+    header.counter(Counter::EventsDropped) - header.counter(Counter::IterationsPassed)
+}
+
+/// Numbered names, as of requests; each is of use in its window alone.
 #[test]
-fn a_text_in_a_chunk_with_the_loads_of_experts_stays() {
-    const NAME: &str = "a name of the first window";
+fn names_go_with_their_windows_and_those_that_are_kept_have_all() {
+    const WINDOWS: u64 = 40;
+    const NAMES: u64 = 2000;
+    let name = |n: u64| format!("request {n} of many that a server serves from morning to night");
     let contents = of_a_child(|| {
-        window_opens(1, false);
-        // So that the text is in the thread's own chunk.
-        writers::while_lasting_is_held(|| assert_ne!(id_of(NAME), NO_STRING));
-        expert_loads(4, "layers.4.moe", [7].into_iter());
-        for first in 1..4 {
-            write(MANY / 2);
-            window_closes(2 * first);
-            window_opens(2 * first + 1, false);
+        for window in 0..WINDOWS {
+            window_opens(window * 2, false);
+            expert_loads(4, "layers.4.moe", [7].into_iter());
+            for n in window * NAMES..(window + 1) * NAMES {
+                let (first, again) = (id_of(&name(n)), id_of(&name(n)));
+                assert_ne!(first, NO_STRING);
+                assert_eq!(first, again);
+                let what = What::Function { name: first };
+                writers::write(&Event::new(ticks(), n, what));
+            }
+            window_closes(window * 2 + 1);
+        }
+    });
+    let header = &contents.header;
+    assert_eq!(header.counter(Counter::StringsDropped), 0);
+    assert_eq!(lost(header), 0);
+    let dropped = header.counter(Counter::WindowsDropped);
+    assert!((WINDOWS / 2..WINDOWS).contains(&dropped), "{dropped}");
+    let mut kept = Vec::new();
+    for (_, event) in &contents.events {
+        if let What::Function { name: id } = event.what {
+            assert_eq!(contents.strings.get(id), name(event.duration));
+            kept.push(event.duration);
+        }
+    }
+    assert!(kept.into_iter().eq(dropped * NAMES..WINDOWS * NAMES));
+}
+
+#[test]
+fn facts_that_never_end_have_a_share_and_go_with_windows_then() {
+    const WINDOWS: u64 = 60;
+    let contents = of_a_child(|| {
+        facts::write_text(Info::Rule, "the rule of the first day");
+        for window in 0..WINDOWS {
+            window_opens(window * 2, false);
+            for n in 0..1000 {
+                facts::write_text(Info::Refused, &format!("warning {n} of window {window}"));
+            }
+            window_closes(window * 2 + 1);
         }
     });
     assert!(contents.header.counter(Counter::WindowsDropped) > 0);
-    let texts = contents.strings;
-    assert!((1..1000).any(|id| texts.get(id) == NAME));
+    assert_eq!(lost(&contents.header), 0);
+    assert_eq!(
+        contents.facts(Info::Rule).last(),
+        Some(&"the rule of the first day")
+    );
+    let said = contents.facts(Info::Refused);
+    assert!(!said.contains(&"?"));
+    let of_the_last =
+        (0..1000).all(|n| said.contains(&&*format!("warning {n} of window {}", WINDOWS - 1)));
+    assert!(of_the_last);
+}
+
+/// Texts that would stay and find no more room.
+#[test]
+fn texts_that_find_no_room_to_stay_take_no_places_of_those_of_windows() {
+    let contents = of_a_child(|| {
+        for n in 0..200_000 {
+            let _ =
+                writers::strings::only_lasting_id_of(&format!("text {n} of those that never end"));
+        }
+        window_opens(0, false);
+        for n in 0..2000 {
+            let name = format!("name {n}");
+            assert_eq!(id_of(&name), id_of(&name));
+        }
+        window_closes(1);
+    });
+    assert_eq!(contents.header.counter(Counter::StringsDropped), 0);
+}
+
+/// A thread that does nothing that would have its name looked up again.
+#[test]
+fn what_python_calls_a_thread_stays_while_there_is_room_and_goes_with_its_window_then() {
+    const WINDOWS: u64 = 60;
+    const THREADS: u32 = 8000;
+    let contents = of_a_child(|| {
+        window_opens(0, false);
+        assert_eq!(facts::thread_name(1, "engine"), lasting_era());
+        let stays =
+            |n: &u32| facts::thread_name(*n, &format!("Thread-{n} (serve)")) == lasting_era();
+        let staying = (2..THREADS).filter(stays).count();
+        assert!(
+            (100..THREADS as usize - 100).contains(&staying),
+            "{staying}"
+        );
+        window_closes(1);
+        for window in 1..WINDOWS {
+            window_opens(window * 2, false);
+            assert_eq!(
+                facts::thread_name(THREADS, &format!("of window {window}")),
+                era()
+            );
+            write(2000);
+            window_closes(window * 2 + 1);
+        }
+    });
+    let dropped = contents.header.counter(Counter::WindowsDropped);
+    assert!(dropped > 1, "{dropped}");
+    let name = |(_, event): &(u32, Event)| match event.what {
+        What::Info {
+            key: Some(Info::Thread),
+            value,
+        } => Some(contents.strings.get(value as StringId)),
+        _ => None,
+    };
+    let names: Vec<_> = contents.events.iter().filter_map(name).collect();
+    assert!(names.contains(&"engine") && !names.contains(&"?"));
+    let last = (dropped..WINDOWS).map(|window| format!("of window {window}"));
+    let of_windows = names.iter().filter(|name| name.starts_with("of window"));
+    assert!(last.eq(of_windows.copied()));
+}
+
+/// Whoever has the lock may not run for long.
+#[test]
+fn a_chunk_that_is_filled_while_the_others_are_locked_is_used_again() {
+    let contents = of_a_child(|| {
+        for window in 0..200 {
+            window_opens(window * 2, false);
+            while_locked(|| write(MANY / 15));
+            write(MANY / 30);
+            window_closes(window * 2 + 1);
+        }
+    });
+    assert!(contents.header.counter(Counter::WindowsDropped) > 150);
+    let last = contents.events.iter().filter(|(_, event)| {
+        let closes = |what| {
+            matches!(
+                what,
+                What::Window {
+                    edge: Edge::Close,
+                    iteration: 398
+                }
+            )
+        };
+        closes(event.what)
+    });
+    assert_eq!(last.count(), 1);
 }

@@ -8,7 +8,7 @@ use super::native::Modules;
 use crate::facts::{Facts, name};
 
 /// How many frames are kept; more are counted.
-const FRAMES: usize = 1 << 20;
+const FRAMES: usize = 1 << 22;
 
 /// How deep a stack is at most: what a damaged record leads in a circle is cut there.
 const DEEPEST: usize = 512;

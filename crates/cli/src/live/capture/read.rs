@@ -1,7 +1,6 @@
 //! Reads what was captured, out of the records of the processes.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -106,7 +105,7 @@ fn copy(file: &Path, folder: &Path, captured: &Captured) -> Result<PathBuf> {
         number(captured.last)
     );
     let to = folder.join(name);
-    fs::copy(file, &to)?;
+    tllmprof_record::copy(file, &to)?;
     Ok(to)
 }
 
