@@ -67,6 +67,11 @@ impl Label {
         }
     }
 
+    /// The text, of UTF-8 or not.
+    pub const fn text(&self) -> &'static [u8] {
+        self.text
+    }
+
     /// The text's number; [`NO_STRING`] where it could not be written.
     pub fn id(&self) -> StringId {
         match self.known() {
