@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::{Output, Scratch, built_command, nvtx, run, shim, standin};
 use tllmprof_record::Reader;
-use tllmprof_report::{Layers, Process};
+use tllmprof_report::{Layers, Process, Report};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -201,4 +201,41 @@ fn without_the_variable_nothing_is_followed() {
             .sum::<u64>(),
         110
     );
+}
+
+#[test]
+fn the_report_shows_layers_as_a_tree() {
+    let mut ran = ran("explicit", &[]);
+    let report = Report::new(vec![ran.process.take().unwrap()]);
+    let text = report.text();
+    let rows: Vec<_> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("layers"))
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let of = |name: &str| {
+        let is_it = |line: &&&str| line.split_whitespace().next() == Some(name);
+        let row = rows
+            .iter()
+            .find(is_it)
+            .unwrap_or_else(|| panic!("{name}: {text}"));
+        row.split_whitespace().skip(1).take(2).collect::<Vec<_>>()
+    };
+    assert_eq!(of("model/layers.*"), ["3", "6.00"]);
+    assert_eq!(of("model/layers.*/attn"), ["3", "3.00"]);
+    assert_eq!(of("sample"), ["1", "3.00"]);
+    assert!(
+        text.contains("layer not known: 8.3 %: a node of the graph"),
+        "{text}"
+    );
+    let mut json = Vec::new();
+    report.json(&mut json).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let process = &json["processes"][0];
+    let share = |rows: &serde_json::Value| -> f64 {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["share"].as_f64().unwrap()).sum()
+    };
+    let all = share(&process["layers"]) + share(&process["layers_unknown"]);
+    assert!((all - 1.0).abs() < 1e-9, "{all}");
 }

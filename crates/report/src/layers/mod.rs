@@ -370,9 +370,12 @@ impl LayerTally {
 }
 
 impl Layers {
-    /// What of the time has a scope, in none included.
+    /// What part of the time of all kernels so much is.
     #[must_use]
-    pub fn known_ns(&self) -> u64 {
-        self.rows.iter().map(|row| row.ns).sum()
+    pub fn share(&self, ns: u64) -> f64 {
+        match self.ns {
+            0 => 0.0,
+            all => ns as f64 / all as f64,
+        }
     }
 }
