@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{Batch, CallKind, ClockKind, CopyKind, Edge, Event, HEADER_BYTES, Info, What};
+use tllmprof_record::{
+    Batch, CallKind, ClockKind, CopyKind, Edge, Event, HEADER_BYTES, Info, What,
+};
 use tllmprof_report::{Comparison, Process, Report};
 
 use crate::common::{fits, json, process};
