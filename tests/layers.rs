@@ -6,10 +6,12 @@ mod common;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::{Output, Scratch, built_command, nvtx, run, shim, standin};
+use common::python::pythons;
+use common::{Output, Scratch, built_command, nvtx, repo, run, shim, standin};
 use tllmprof_record::Reader;
 use tllmprof_report::{Layers, Process, Report};
 
@@ -30,12 +32,17 @@ struct Ran {
     process: Option<Process>,
 }
 
+/// The program in C.
 fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
+    let mut command = built_command(program());
+    command.args([mode, "20"]);
+    ran_by(command, mode, more)
+}
+
+fn ran_by(mut command: Command, mode: &str, more: &[(&str, &str)]) -> Ran {
     let scratch = Scratch::new("layers");
     let folders = std::env::join_paths([standin(), standin().join("cupti")]).unwrap();
-    let mut command = built_command(program());
     command
-        .args([mode, "20"])
         .env("LD_LIBRARY_PATH", folders)
         .env("LD_PRELOAD", shim())
         .env("TLLMPROF_STEP", "cudaEventSynchronize")
@@ -115,6 +122,21 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
     let chain = ran("chain", &[]);
     assert_eq!(chain.known()["model/layers.2/attn"], 10);
     assert_eq!(chain.layers().kernels, 10 * (8 + 3));
+}
+
+/// In Python: torch modules by their qualified names, and marked functions.
+#[test]
+fn modules_and_functions_of_python_are_scopes() {
+    for python in pythons() {
+        let mut command = built_command(&python.path);
+        command
+            .arg(repo().join("tests/layers/modules/main.py"))
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        let marked = [("TLLMPROF_PY_RANGES", "__main__:attend,__main__:sample")];
+        let ran = ran_by(command, &python.to_string(), &marked);
+        ran.assert_all_known();
+        assert_eq!(ran.known()["Model/first/attend"], 10, "{python}");
+    }
 }
 
 /// What may not be known is not guessed, and what is known is right.
