@@ -50,6 +50,7 @@ use tllmprof_platform::{gate, injection, internal_error, lifecycle, log};
 use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
+use tllmprof_scopes as scopes;
 use tllmprof_session::{Wiring, activity};
 use tllmprof_stacks::StackSampler;
 
@@ -99,6 +100,7 @@ fn start() {
     let settings = activity::settings();
     if let Some(settings) = settings {
         recorder::start(settings);
+        scopes::start(settings);
     }
     let has_work = |settings: &Settings| {
         !settings.windows.is_empty() || settings.control.is_on() || recorder::is_wanted()

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tllmprof_record::{CallKind, Clock, Counter, Edge, Event, Reader, What};
 use tllmprof_report::Process;
-use tllmprof_timeline::LaunchTally;
 
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
@@ -200,7 +199,7 @@ impl Ran {
         let reader = Reader::open(&self.file()).unwrap();
         let process = Process::read("record".into(), &reader).unwrap();
         let clock = Clock::new(reader.header().clock, &reader.header().anchors);
-        let mut tally = LaunchTally::new(&process, &clock);
+        let mut tally = process.launches(&clock);
         let record = self.record();
         for (thread, event) in &record.events {
             tally.add(*thread, event);

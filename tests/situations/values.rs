@@ -80,6 +80,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLMPROF_TRACE_MAX", &[b"1T", b"G"]),
     ("TLLMPROF_KEEP", &[b"1T", b"1023K", b"-2G"]),
     ("TLLMPROF_KERNELS", &[b"many", b"-5"]),
+    ("TLLMPROF_LAYERS", &[b"all"]),
     ("TLLMPROF_ARGS", &[b"1", b"some"]),
     ("TLLMPROF_CONTROL", &[b"2", b"./folder"]),
     ("TLLMPROF_RUN", &[b"a b", b"../x", b"a/b"]),

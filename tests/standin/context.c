@@ -322,6 +322,14 @@ CUfunction kept_function(const char *name)
     return found;
 }
 
+CUresult cuFuncGetName(const char **name, CUfunction function)
+{
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *name = function->name;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
     if (module == NULL || name == NULL)

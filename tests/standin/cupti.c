@@ -51,6 +51,7 @@ static size_t full_count, dropped;
 static unsigned long taken[KINDS], untimed;
 static void (*set_tool)(void (*)(const struct standin_work *));
 static int (*calls_in_driver)(void), (*begin_removal)(void), (*end_removal)(void);
+static unsigned int (*exec_number)(CUgraphExec);
 
 static void say(const char *format, long a, long b)
 {
@@ -114,6 +115,7 @@ static void on_work(const struct standin_work *work)
         }
         current.used = 0;
     }
+    uint64_t node = (uint64_t)work->exec << 32 | work->node;
     uint8_t *record = current.memory + current.used;
     current.used += bytes;
     memset(record, 0, bytes);
@@ -126,8 +128,11 @@ static void on_work(const struct standin_work *work)
         PUT(48, uint32_t, work->stream);
         PUT(92, uint32_t, work->correlation);
         PUT(104, const char *, work->name);
-        PUT(144, uint64_t, work->node);
-        PUT(156, uint32_t, work->node != 0);
+        PUT(52, uint32_t, work->grid[0]);
+        PUT(56, uint32_t, work->grid[1]);
+        PUT(60, uint32_t, work->grid[2]);
+        PUT(144, uint64_t, node);
+        PUT(156, uint32_t, work->exec);
     } else {
         if (work->kind == COPY)
             PUT(4, uint8_t, work->direction);
@@ -136,7 +141,7 @@ static void on_work(const struct standin_work *work)
         PUT(36, uint32_t, 1);
         PUT(40, uint32_t, work->stream);
         PUT(44, uint32_t, work->correlation);
-        PUT(64, uint64_t, work->node);
+        PUT(64, uint64_t, node);
     }
     taken[work->kind]++;
     pthread_mutex_unlock(&lock);
@@ -208,6 +213,7 @@ static void *find_driver(void)
         *(void **)&calls_in_driver = dlsym(driver, "standin_calls");
         *(void **)&begin_removal = dlsym(driver, "standin_begin_removal");
         *(void **)&end_removal = dlsym(driver, "standin_end_removal");
+        *(void **)&exec_number = dlsym(driver, "standin_exec_number");
     }
     return driver;
 }
@@ -249,6 +255,14 @@ CUptiResult cuptiActivityRegisterCallbacks(requested_fn on_request, completed_fn
     request = on_request;
     complete = on_complete;
     pthread_mutex_unlock(&lock);
+    return SUCCESS;
+}
+
+CUptiResult cuptiGetGraphExecId(CUgraphExec exec, uint32_t *id)
+{
+    if (exec_number == NULL)
+        return NOT_INITIALIZED;
+    *id = exec_number(exec);
     return SUCCESS;
 }
 

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum node_kind { KERNEL_NODE, COPY_NODE, SET_NODE };
+enum node_kind { KERNEL_NODE, COPY_NODE, SET_NODE, CHILD_NODE, EMPTY_NODE };
 
 struct node {
     enum node_kind kind;
@@ -20,6 +20,8 @@ struct node {
     size_t bytes;
     int direction; /* a copy: CUPTI's number for it */
     unsigned char value;
+    unsigned int grid[3]; /* a kernel's */
+    CUgraph child;
 };
 
 struct CUfunc_st {
@@ -28,12 +30,13 @@ struct CUfunc_st {
 };
 
 struct CUgraph_st {
-    struct node *nodes;
+    struct node **nodes;
     size_t count, room;
 };
 
 struct CUgraphExec_st {
     struct CUgraph_st graph;
+    unsigned int number;
 };
 
 struct CUstream_st {
@@ -51,6 +54,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     bool gone, captured, recorded, has_time;
+    CUstream captured_on;
     CUcontext context;
     uint64_t at;
     CUevent next;
@@ -84,8 +88,8 @@ CUfunction kept_function(const char *name);
 void tool_enter(void);
 void tool_leave(void);
 bool tool_has_destroyed(void);
-/* With the lock held: the GPU does this now. `node`: its number in a graph, from 1; else 0. */
-void tool_run(CUstream stream, const struct node *work, unsigned int node);
+/* With the lock held: the GPU does this now. `exec`: the executable graph's number, `node`: its own there; else 0. */
+void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node);
 /* Until the GPU has done all that it was given. */
 void tool_wait(void);
 
@@ -124,7 +128,10 @@ CUresult refuse_implicit(const char *function, const void *first, CUstream strea
 CUresult refuse_under_capture(const char *function, const void *first, CUstream stream);
 
 /* launch.c, with the lock held: run the node now, or add it to the capture.
- * `number`: which of a graph's it is, from 1; 0 by itself. */
-CUresult submit(CUstream stream, struct node node, unsigned int number);
+ * `exec` and `number`: as in tool_run(). */
+CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned int number);
+
+/* graph.c, with the lock held */
+bool graph_add(CUgraph graph, struct node node);
 
 #endif

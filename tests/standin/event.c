@@ -108,6 +108,7 @@ static CUresult record(const char *function, CUevent event, CUstream stream)
         result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     if (result == CUDA_SUCCESS) {
         event->captured = stream->capture != CU_STREAM_CAPTURE_STATUS_NONE;
+        event->captured_on = event->captured ? stream : NULL;
         event->recorded = true;
         if (!event->captured)
             event->at = mark(stream);

@@ -72,7 +72,7 @@ static CUresult set(CUdeviceptr to, unsigned char value, size_t bytes, CUstream 
                                            .to = (void *)(uintptr_t)to,
                                            .value = value,
                                            .bytes = bytes},
-                             0);
+                             0, 0);
     driver_unlock();
     tool_leave();
     return result;
@@ -148,7 +148,7 @@ static CUresult copy_in(CUdeviceptr to, const void *from, size_t bytes, CUstream
     pass_call();
     CUresult result = submit(
         stream, (struct node){.kind = COPY_NODE, .to = host(to), .from = from, .bytes = bytes, .direction = 1},
-        0);
+        0, 0);
     driver_unlock();
     tool_leave();
     return result;
@@ -181,7 +181,7 @@ static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_
     if (result == CUDA_SUCCESS) {
         host_wait(until);
         driver_lock();
-        tool_run(stream, &(struct node){.kind = COPY_NODE, .bytes = bytes, .direction = 2}, 0);
+        tool_run(stream, &(struct node){.kind = COPY_NODE, .bytes = bytes, .direction = 2}, 0, 0);
         memcpy(to, host(from), bytes);
         log_call("", function, "_end", to);
         driver_unlock();
@@ -209,7 +209,7 @@ static CUresult copy_out_async(const char *function, void *to, CUdeviceptr from,
     if (result == CUDA_SUCCESS)
         result = submit(
             stream, (struct node){.kind = COPY_NODE, .to = to, .from = host(from), .bytes = bytes, .direction = 2},
-            0);
+            0, 0);
     driver_unlock();
     return call_end(function, result);
 }

@@ -26,7 +26,8 @@ typedef enum cudaError_enum {
     CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
     CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
-    CUDA_ERROR_CAPTURED_EVENT = 907
+    CUDA_ERROR_CAPTURED_EVENT = 907,
+    CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE = 910
 } CUresult;
 
 typedef enum CUdriverProcAddressQueryResult_enum {
@@ -83,6 +84,30 @@ typedef struct CUlaunchConfig_st {
     unsigned int numAttrs;
 } CUlaunchConfig;
 
+typedef enum CUgraphNodeType_enum {
+    CU_GRAPH_NODE_TYPE_KERNEL = 0,
+    CU_GRAPH_NODE_TYPE_MEMCPY = 1,
+    CU_GRAPH_NODE_TYPE_MEMSET = 2,
+    CU_GRAPH_NODE_TYPE_GRAPH = 4,
+    CU_GRAPH_NODE_TYPE_EMPTY = 5
+} CUgraphNodeType;
+
+typedef struct CUDA_KERNEL_NODE_PARAMS_v2_st {
+    CUfunction func;
+    unsigned int gridDimX, gridDimY, gridDimZ;
+    unsigned int blockDimX, blockDimY, blockDimZ;
+    unsigned int sharedMemBytes;
+    void **kernelParams;
+    void **extra;
+    struct CUkern_st *kern;
+    CUcontext ctx;
+} CUDA_KERNEL_NODE_PARAMS;
+
+typedef struct CUgraphExecUpdateResultInfo_st {
+    int result;
+    CUgraphNode errorNode, errorFromNode;
+} CUgraphExecUpdateResultInfo;
+
 /* Declares a function and its per-thread-default-stream twin. */
 #define STANDIN_BOTH(name, suffix, arguments) \
     CUresult name arguments;                  \
@@ -122,6 +147,7 @@ CUresult cuProfilerStop(void);
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image);
 CUresult cuModuleUnload(CUmodule module);
+CUresult cuFuncGetName(const char **name, CUfunction function);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
@@ -152,6 +178,13 @@ STANDIN_BOTH(cuStreamBeginCaptureToGraph, _ptsz,
              (CUstream stream, CUgraph graph, const CUgraphNode *dependencies,
               const CUgraphEdgeData *edges, size_t count, CUstreamCaptureMode mode))
 STANDIN_BOTH(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph))
+STANDIN_BOTH(cuStreamGetCaptureInfo_v2, _ptsz,
+             (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+              const CUgraphNode **dependencies, size_t *count))
+STANDIN_BOTH(cuStreamGetCaptureInfo_v3, _ptsz,
+             (CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
+              const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count))
+STANDIN_BOTH(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned int flags))
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 CUresult cuEventCreate(CUevent *event, unsigned int flags);
 CUresult cuEventDestroy_v2(CUevent event);
@@ -163,7 +196,17 @@ STANDIN_BOTH(cuEventRecord, _ptsz, (CUevent event, CUstream stream))
 CUresult cuGraphCreate(CUgraph *graph, unsigned int flags);
 CUresult cuGraphDestroy(CUgraph graph);
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags);
+CUresult cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info);
 CUresult cuGraphExecDestroy(CUgraphExec exec);
+CUresult cuGraphClone(CUgraph *clone, CUgraph original);
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
+CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type);
+CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                             size_t count);
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                  size_t count, CUgraph child);
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                                 size_t count, const CUDA_KERNEL_NODE_PARAMS *params);
 STANDIN_BOTH(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream))
 STANDIN_BOTH(cuLaunchKernel, _ptsz,
              (CUfunction function, unsigned int gridX, unsigned int gridY, unsigned int gridZ,
@@ -183,13 +226,17 @@ struct standin_work {
     unsigned long long bytes;
     int direction;
     unsigned long long start, end; /* CLOCK_REALTIME, ns */
-    unsigned int stream, correlation, node;
+    unsigned int stream, correlation;
+    unsigned int exec, node; /* of a graph: its number, and the node's */
+    unsigned int grid[3];
 };
 void standin_set_tool(void (*tool)(const struct standin_work *));
 /* A profiler is being taken out of the driver: whoever is in it, or comes into it before the end,
  * destroys the context, and every call fails from then on. Returns how many were in. */
 int standin_begin_removal(void);
 int standin_end_removal(void);
+/* How CUPTI calls an executable graph. */
+unsigned int standin_exec_number(CUgraphExec exec);
 /* How many removals have begun. */
 unsigned int standin_removals(void);
 void standin_set_callback(void (*callback)(const char *function));
@@ -209,6 +256,7 @@ void standin_pass(unsigned long ns);
 #define cuStreamBeginCaptureToGraph cuStreamBeginCaptureToGraph_ptsz
 #define cuStreamEndCapture cuStreamEndCapture_ptsz
 #define cuEventRecord cuEventRecord_ptsz
+#define cuStreamWaitEvent cuStreamWaitEvent_ptsz
 #define cuGraphLaunch cuGraphLaunch_ptsz
 #define cuLaunchKernel cuLaunchKernel_ptsz
 #define cuLaunchKernelEx cuLaunchKernelEx_ptsz
@@ -233,6 +281,8 @@ void standin_pass(unsigned long ns);
 #define cuStreamBeginCapture STANDIN_PTSZ(cuStreamBeginCapture_v2)
 #define cuEventDestroy cuEventDestroy_v2
 #define cuGraphInstantiate cuGraphInstantiateWithFlags
+#define cuGraphExecUpdate cuGraphExecUpdate_v2
+#define cuGraphAddKernelNode cuGraphAddKernelNode_v2
 #endif
 
 #ifdef __cplusplus

@@ -285,12 +285,18 @@ static CUresult end(const char *function, CUstream handle, CUstream stream, CUgr
             result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
         if (graph != NULL)
             *graph = result == CUDA_SUCCESS ? stream->graph : NULL;
-        stream->graph = NULL;
-        stream->capture = CU_STREAM_CAPTURE_STATUS_NONE;
-        CUstream *at = &capturing;
-        while (*at != stream)
-            at = &(*at)->next_capturing;
-        *at = stream->next_capturing;
+        CUgraph of = stream->graph;
+        /* Those that have joined it end with it. */
+        for (CUstream *at = &capturing; *at != NULL;) {
+            CUstream other = *at;
+            if (other != stream && other->graph != of) {
+                at = &other->next_capturing;
+                continue;
+            }
+            *at = other->next_capturing;
+            other->graph = NULL;
+            other->capture = CU_STREAM_CAPTURE_STATUS_NONE;
+        }
     }
     driver_unlock();
     return call_end(function, result);
@@ -323,6 +329,83 @@ CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
 CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status)
 {
     return is_capturing(stream_of(stream, true), status);
+}
+
+static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
+                             CUgraph *graph)
+{
+    driver_lock();
+    *status = stream->capture;
+    bool implicit = is_legacy(stream) && forbidden(stream);
+    if (stream->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
+        if (id != NULL)
+            *id = (cuuint64_t)(size_t)stream->graph;
+        if (graph != NULL)
+            *graph = stream->graph;
+    }
+    driver_unlock();
+    return implicit ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
+}
+
+#define INFO_2 \
+    CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, \
+        const CUgraphNode **dependencies, size_t *count
+#define INFO_3 \
+    CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, \
+        const CUgraphNode **dependencies, const CUgraphEdgeData **edges, size_t *count
+
+CUresult cuStreamGetCaptureInfo_v2(INFO_2)
+{
+    (void)dependencies, (void)count;
+    return capture_info(stream_of(stream, false), status, id, graph);
+}
+
+CUresult cuStreamGetCaptureInfo_v2_ptsz(INFO_2)
+{
+    (void)dependencies, (void)count;
+    return capture_info(stream_of(stream, true), status, id, graph);
+}
+
+CUresult cuStreamGetCaptureInfo_v3(INFO_3)
+{
+    (void)dependencies, (void)edges, (void)count;
+    return capture_info(stream_of(stream, false), status, id, graph);
+}
+
+CUresult cuStreamGetCaptureInfo_v3_ptsz(INFO_3)
+{
+    (void)dependencies, (void)edges, (void)count;
+    return capture_info(stream_of(stream, true), status, id, graph);
+}
+
+/* A stream that waits for an event of one that is captured joins that capture. */
+static CUresult wait_event(CUstream stream, CUevent event)
+{
+    driver_lock();
+    CUstream from = event->captured ? event->captured_on : NULL;
+    if (from != NULL && from->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE &&
+        stream->capture == CU_STREAM_CAPTURE_STATUS_NONE) {
+        stream->graph = from->graph;
+        stream->capture = from->capture;
+        stream->mode = from->mode;
+        stream->capturer = from->capturer;
+        stream->next_capturing = capturing;
+        capturing = stream;
+    }
+    driver_unlock();
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
+{
+    (void)flags;
+    return wait_event(stream_of(stream, false), event);
+}
+
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)
+{
+    (void)flags;
+    return wait_event(stream_of(stream, true), event);
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode)

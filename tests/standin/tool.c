@@ -60,7 +60,7 @@ bool tool_has_destroyed(void)
     return atomic_load(&destroyed);
 }
 
-void tool_run(CUstream stream, const struct node *work, unsigned int node)
+void tool_run(CUstream stream, const struct node *work, unsigned int exec, unsigned int node)
 {
     static const int kinds[] = {[KERNEL_NODE] = 10, [COPY_NODE] = 1, [SET_NODE] = 2};
     void (*notify)(const struct standin_work *) = atomic_load(&tool);
@@ -79,7 +79,9 @@ void tool_run(CUstream stream, const struct node *work, unsigned int node)
         .end = busy_until,
         .stream = stream->number,
         .correlation = correlation,
+        .exec = exec,
         .node = node,
+        .grid = {work->grid[0], work->grid[1], work->grid[2]},
     };
     if (notify != NULL)
         notify(&done);

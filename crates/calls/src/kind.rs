@@ -21,6 +21,23 @@ pub enum Kind {
     Profiler,
     /// Ends the life of what its first argument names, with all that belongs to it.
     Destroys(Destroyed),
+    /// Makes, changes or destroys a graph: no step.
+    Graph(GraphCall),
+}
+
+/// What a call does with graphs, and where its arguments name them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum GraphCall {
+    /// Makes an executable graph, whose place the first argument points to, of the graph that the second names.
+    Instantiate,
+    /// Copies the graph that the second argument names to the place that the first points to.
+    Clone,
+    /// Changes the executable graph that the first argument names to what the graph is that the second names.
+    Update,
+    /// Destroys the graph that the first argument names.
+    Destroy,
+    /// Destroys the executable graph that the first argument names.
+    DestroyExec,
 }
 
 /// Which way a copy goes.

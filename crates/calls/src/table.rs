@@ -3,10 +3,11 @@
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
 use crate::kind::Kind::{
-    AsyncCopy, CaptureBegin, CaptureEnd, Destroys, GraphLaunch, KernelLaunch, Memory, Profiler,
+    AsyncCopy, CaptureBegin, CaptureEnd, Destroys, Graph, GraphLaunch, KernelLaunch, Memory,
+    Profiler,
 };
 use crate::kind::Stream::{Configured, Word};
-use crate::kind::{Destroyed, Kind, Stream, Wait};
+use crate::kind::{Destroyed, GraphCall, Kind, Stream, Wait};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -134,6 +135,23 @@ macro_rules! cuda_calls {
             PrimaryCtxReset = Destroys(Primary),
                 [cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxReset]
                 [cudaDeviceReset] {};
+            GraphInstantiate = Graph(GraphCall::Instantiate),
+                [cuGraphInstantiateWithFlags cuGraphInstantiateWithParams cuGraphInstantiateWithParams_ptsz
+                 cuGraphInstantiate_v2 cuGraphInstantiate]
+                [cudaGraphInstantiate cudaGraphInstantiateWithFlags
+                 cudaGraphInstantiateWithParams cudaGraphInstantiateWithParams_ptsz] {};
+            GraphClone = Graph(GraphCall::Clone),
+                [cuGraphClone]
+                [cudaGraphClone] {};
+            GraphExecUpdate = Graph(GraphCall::Update),
+                [cuGraphExecUpdate_v2 cuGraphExecUpdate]
+                [cudaGraphExecUpdate] {};
+            GraphDestroy = Graph(GraphCall::Destroy),
+                [cuGraphDestroy]
+                [cudaGraphDestroy] {};
+            GraphExecDestroy = Graph(GraphCall::DestroyExec),
+                [cuGraphExecDestroy]
+                [cudaGraphExecDestroy] {};
         }
     };
 }

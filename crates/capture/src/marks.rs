@@ -16,6 +16,7 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::Label;
 use tllmprof_recorder::RangeKind;
 use tllmprof_recorder::What;
+use tllmprof_scopes as scopes;
 
 /// What ranges and marks are called.
 #[derive(Clone, Copy)]
@@ -65,6 +66,8 @@ pub struct Pushed {
     /// The record's window that it began in, and when, in ticks; 0 where it is not recorded.
     window: u32,
     since: u64,
+    /// It is part of the thread's scope.
+    is_scope: bool,
 }
 
 /// A range that may end on another thread, and beside others.
@@ -139,7 +142,15 @@ impl Name {
     pub fn push(self) -> Pushed {
         let range = self.nvtx.map(|name| domain().local_range(name));
         let window = self.kept.map_or(0, |_| recorder::ranges::window());
+        let is_scope = match self.kept {
+            Some(Kept::Function(label) | Kept::Range(label)) if scopes::are_on() => {
+                scopes::push(scopes::OWN, label.text());
+                true
+            }
+            _ => false,
+        };
         Pushed {
+            is_scope,
             range,
             kept: self.kept,
             window,
@@ -185,6 +196,9 @@ impl Pushed {
 
 impl Drop for Pushed {
     fn drop(&mut self) {
+        if self.is_scope {
+            scopes::pop(scopes::OWN);
+        }
         if self.window != 0
             && let Some(kept) = self.kept
         {

@@ -126,6 +126,9 @@ pub struct Options {
     /// How the record shows the program's arguments: masked (secrets are ***) or full [default: masked]
     #[arg(long, value_name = "WHICH")]
     args: Option<OsString>,
+    /// Report GPU time by torch module, NVTX range and marked function, in CUDA graphs, too; records kernels as --kernels does
+    #[arg(long)]
+    layers: bool,
     /// Record each GPU kernel, by CUPTI, in the first STEPS iterations of each window [default: off; 20 without STEPS].
     /// STEPS@TIME, such as 20@60s: in so many iterations each TIME instead, for as long as the program runs
     #[arg(long, value_name = "STEPS[@TIME]", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
@@ -171,6 +174,7 @@ impl Options {
             ("--no-trace", "TLLMPROF_TRACE", on(self.no_trace, "")),
             ("--keep", "TLLMPROF_KEEP", self.keep.clone()),
             ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
+            ("--layers", "TLLMPROF_LAYERS", on(self.layers, "1")),
             ("--args", "TLLMPROF_ARGS", self.args.clone()),
             ("--run", RUN_VARIABLE, self.run.clone()),
             ("--gc", "TLLM_PROFILE_RECORD_GC", on(self.gc, "1")),
@@ -384,6 +388,7 @@ mod tests {
             keep: Some("2G".into()),
             no_trace: true,
             kernels: Some("1".into()),
+            layers: true,
             args: Some("full".into()),
             run: Some("x".into()),
             gc: true,
@@ -404,7 +409,7 @@ mod tests {
         let all = all();
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 29);
+        assert_eq!(given.len(), 30);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

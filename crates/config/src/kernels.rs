@@ -30,13 +30,16 @@ pub struct KernelSamples {
 }
 
 impl Kernels {
+    /// What `TLLMPROF_KERNELS=1` is.
+    pub const FIRST: Self = Self::Windows(STEPS);
+
     /// Nothing: none are recorded.
     ///
     /// # Errors
     /// No number, and no number with a time.
     pub fn parse(text: &str) -> Result<Option<Self>, Problem> {
         if let Some(is_on) = flag::recognised(text) {
-            return Ok(is_on.then_some(Self::Windows(STEPS)));
+            return Ok(is_on.then_some(Self::FIRST));
         }
         let Some((steps, every)) = text.split_once('@') else {
             let steps = number::parse(text, WANTED)?;

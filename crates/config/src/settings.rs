@@ -83,6 +83,8 @@ pub struct Settings {
     pub trace_on_demand: bool,
     /// In which iterations GPU kernels are recorded.
     pub kernels: Option<Kernels>,
+    /// Whose time the GPU's is: scopes are followed, and kernels recorded with the scope they were launched in.
+    pub layers: bool,
     /// Bytes that a record may come to.
     pub trace_max: u64,
     /// Bytes that the latest windows may take, if the oldest are to go where there are more.
@@ -149,7 +151,10 @@ impl Settings {
         // One that is set to nothing says that there is to be none.
         let is_named = (env.get)("TLLMPROF_TRACE").is_some();
         let flight = env.set("TLLMPROF_FLIGHT", parse_flight)?.flatten();
-        let kernels = env.set("TLLMPROF_KERNELS", Kernels::parse)?.flatten();
+        let layers = env.flag("TLLMPROF_LAYERS", false)?;
+        let kernels = env.set("TLLMPROF_KERNELS", Kernels::parse)?;
+        // Layers are made of kernels. One that is set to 0 says that there are to be none.
+        let kernels = kernels.unwrap_or_else(|| layers.then_some(Kernels::FIRST));
         let is_sampled = kernels.and_then(Kernels::samples).is_some();
         // What opens a window by itself has it recorded, and what is kept lies in a record.
         let asks = match control {
@@ -210,6 +215,7 @@ impl Settings {
             trace: given.or(on_demand),
             trace_on_demand,
             kernels,
+            layers,
             trace_max: most.into_iter().chain(keep).min().unwrap_or(TRACE_MAX),
             keep,
             full_args: env.set("TLLMPROF_ARGS", parse_args)?.unwrap_or_default(),

@@ -159,6 +159,11 @@ pub const VARIABLES: &[Variable] = &[
          default: none of them go, and what does not fit into TLLMPROF_TRACE_MAX is only counted",
     ),
     variable(
+        "TLLMPROF_LAYERS",
+        "1: the GPU's time by torch module, NVTX range and marked function, in CUDA graphs, too; records kernels as \
+         TLLMPROF_KERNELS=1 does, unless that is set; default 0",
+    ),
+    variable(
         "TLLMPROF_KERNELS",
         "1 or a number: record each GPU kernel, by CUPTI, in the first 20 (or that many) iterations of each window; \
          20@60s: in 20 iterations each 60 seconds instead, for as long as the process runs; default 0",

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use tllmprof_fuzzed::packed::{pack, unpack};
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind, What,
+    Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, GraphState, Info, Metric, RangeKind,
+    What,
 };
 
 #[path = "../../nsys/tests/common/mod.rs"]
@@ -217,6 +218,29 @@ fn every_kind(is_over: bool) -> Vec<u8> {
             iteration: 5,
         },
         What::Past { iteration: 5 },
+        What::Scope {
+            id: 1,
+            parent: 0,
+            name: 1,
+        },
+        What::GraphNodes {
+            graph: 1,
+            first: 0,
+            count: 2,
+            scope: 1,
+        },
+        What::GraphExec {
+            state: Some(GraphState::Known),
+            exec: 3,
+            graph: 1,
+        },
+        What::KernelNode {
+            device: 0,
+            stream: 1,
+            exec: 3,
+            node: 1,
+        },
+        What::InScope { scope: 1 },
         What::Dropped { events: 3 },
         What::Iteration {
             n: 5,

@@ -14,7 +14,7 @@ use tllmprof_calls::{Call, Destroyed, Kind, Library, NcclCall, Stream};
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::{Role, Thunk};
-use super::watched;
+use super::{scoped, watched};
 use tllmprof_platform::driver;
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
@@ -22,6 +22,7 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside, Outer};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::gpu::{self, Doomed, Target, Wait};
+use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
 /// `cudaMemcpyDeviceToHost`.
@@ -60,7 +61,9 @@ fn comes_back(frame: &Frame) -> bool {
             true
         }
         Role::Driver(_) if recorder::is_wanted() && is_nested(frame) => is_the_programs(),
-        Role::Driver(call) => driver(call, &frame.args) || recorder::is_keeping(),
+        Role::Driver(call) => {
+            driver(call, &frame.args) || recorder::is_keeping() || scoped::is_followed(call)
+        }
         Role::Runtime(call) | Role::Front(call) => leads_to_driver(call, thunk, frame),
     };
     if let Role::Driver(call) | Role::Runtime(call) | Role::Front(call) = thunk.role()
@@ -68,6 +71,9 @@ fn comes_back(frame: &Frame) -> bool {
         && inside.is_some()
     {
         destroys(what, frame);
+    }
+    if follow && scopes::are_on() {
+        scoped::enters(frame);
     }
     if follow && is_recorded(thunk) && (recorder::is_keeping() || is_watched(thunk)) {
         read(frame);
@@ -211,6 +217,9 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame) {
     let is_read = contained(false, || {
+        if scopes::are_on() {
+            scoped::enters(frame);
+        }
         read(frame);
         true
     });

@@ -23,6 +23,7 @@ mod named;
 pub mod nvtx;
 mod proc_address;
 mod returned;
+mod scoped;
 mod stubs;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,8 @@ use tllmprof_platform::lifecycle::{OnlyThread, Stage};
 pub use arch::{dlsym_door, dlvsym_door};
 pub use named::start as follow_named;
 
-/// Has the driver's calls recorded while a window is open, and those timed whose times are watched.
+/// Has the driver's calls recorded while a window is open, those timed whose times are watched, and those noted that make
+/// nodes of a graph.
 fn record_calls() {
     if tllmprof_recorder::is_wanted() || tllmprof_recorder::watch::is_watching() {
         Thunk::record();
@@ -67,6 +69,12 @@ impl tllmprof_session::Doors for AllDoors {
 
     fn record_calls(&self) {
         record_calls();
+    }
+
+    fn captures(&self) {
+        if tllmprof_scopes::are_on() {
+            record_calls();
+        }
     }
 
     fn report_named(&self) {

@@ -5,7 +5,7 @@ use tllmprof_calls::Kind;
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::Role;
-use super::{proc_address, watched};
+use super::{proc_address, scoped, watched};
 use tllmprof_capture::marks;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::panics::contained;
@@ -14,6 +14,7 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 use tllmprof_recorder::gpu::{self, Target};
 use tllmprof_recorder::watch::{self, Cause};
+use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
 /// The handler `slow` has called the real function, which has returned `result`.
@@ -89,6 +90,9 @@ fn record(frame: &Frame, result: usize) {
 #[inline(never)]
 fn record_other(frame: &Frame, result: usize) {
     let since = frame.since.get();
+    if scopes::are_on() {
+        scoped::returns(frame, result as u32 == 0);
+    }
     if since == 0 || !(recorder::is_keeping() || watch::is_watching()) {
         return;
     }

@@ -162,6 +162,18 @@ impl Driver {
         handle: u64,
         name: &'a mut [u8; Self::NAME_LENGTH],
     ) -> Option<&'a str> {
+        let length = self.with_kernel_name(handle, |full| {
+            let length = full.len().min(name.len());
+            name[..length].copy_from_slice(&full[..length]);
+            length
+        })?;
+        core::str::from_utf8(&name[..length])
+            .ok()
+            .filter(|name| !name.is_empty())
+    }
+
+    /// What `take` makes of the whole name, mangled, of what a program launches by `handle`.
+    pub fn with_kernel_name<T>(&self, handle: u64, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let handle = core::ptr::with_exposed_provenance_mut(usize::try_from(handle).ok()?);
         let mut place = core::ptr::null();
         [self.func_get_name, self.kernel_get_name]
@@ -172,12 +184,7 @@ impl Driver {
             return None;
         }
         // SAFETY: the driver's string, which lives as long as the function's module.
-        let full = unsafe { CStr::from_ptr(place) }.to_bytes();
-        let length = full.len().min(name.len());
-        name[..length].copy_from_slice(&full[..length]);
-        core::str::from_utf8(&name[..length])
-            .ok()
-            .filter(|name| !name.is_empty())
+        Some(take(unsafe { CStr::from_ptr(place) }.to_bytes()))
     }
 
     /// Remembers the calling thread's context for the worker.

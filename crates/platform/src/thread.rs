@@ -32,11 +32,13 @@ pub enum Kind {
     Python,
     /// Its counts of calls.
     Slot,
+    /// What it has open.
+    Scopes,
     /// What it writes to the record with.
     Writer,
 }
 
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 /// A component's state for one thread at a time.
 ///

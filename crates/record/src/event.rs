@@ -11,7 +11,7 @@
 
 use crate::batch::Batch;
 use crate::info::Info;
-use crate::kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState, Used};
+use crate::kinds::{CallKind, CopyKind, Edge, GraphState, RangeKind, Taken, ThreadState, Used};
 use crate::layout::EVENT_BYTES;
 use crate::metric::Metric;
 
@@ -63,6 +63,9 @@ const TOKENS: u64 = (1 << 48) - 1;
 
 /// Bits of a frame's id.
 const FRAME: u32 = (1 << 24) - 1;
+
+/// Bits of a captured graph's number, and of a node's.
+const PLACES: u64 = (1 << 20) - 1;
 
 /// A device and a number of its own in a code.
 const fn place(device: u8, number: u16) -> u16 {
@@ -356,6 +359,49 @@ events! {
     29 Past { iteration: u64 }
         write (0, iteration);
         read |_, value| Self::Past { iteration: value };
+
+    /// A scope: what is open on a thread, as a path. `name` is its innermost part, within the scope `parent`; 0 is none.
+    /// `id` and `parent` to 2^24.
+    30 Scope { id: u32, parent: u32, name: StringId }
+        write (id as u16, pair((id >> 16 & 0xff) << 24 | parent & FRAME, name));
+        read |code, value| Self::Scope {
+            id: code as u32 | high(value) >> 24 << 16, parent: high(value) & FRAME, name: low(value)
+        };
+
+    /// Kernels of a captured graph, `count` of them from the node `first` on, were launched in a scope. `graph` is a number
+    /// that the recorder gave it, and nodes count from 0 in the order of capture, both to 2^20; `scope` to 2^24, 0 is none.
+    31 GraphNodes { graph: u32, first: u32, count: u16, scope: u32 }
+        write (
+            count,
+            (graph as u64 & PLACES) << 44 | (first as u64 & PLACES) << 24 | (scope & FRAME) as u64
+        );
+        read |code, value| Self::GraphNodes {
+            graph: (value >> 44) as u32,
+            first: (value >> 24 & PLACES) as u32,
+            count: code,
+            scope: low(value) & FRAME
+        };
+
+    /// What is known of an executable graph, which CUPTI calls `exec`: the captured graph that it was made of, where
+    /// `state` is [`GraphState::Known`]. It is of the kernels up to its start, and behind the one before: CUPTI may call
+    /// another graph so when it comes again.
+    32 GraphExec { state: Option<GraphState>, exec: u32, graph: u32 }
+        write (match state { Some(state) => state as u16, None => 0 }, pair(exec, graph));
+        read |code, value| Self::GraphExec {
+            state: GraphState::from_code(code), exec: high(value), graph: low(value)
+        };
+
+    /// Which node of an executable graph a kernel was: the [`What::GpuKernel`] of the same start, device and stream.
+    33 KernelNode { device: u8, stream: u16, exec: u32, node: u32 }
+        write (place(device, stream), pair(exec, node));
+        read |code, value| Self::KernelNode {
+            device: high4(code), stream: low12(code), exec: high(value), node: low(value)
+        };
+
+    /// From here on the thread's calls are made in a scope, up to its next event of this kind.
+    34 InScope { scope: u32 }
+        write (0, scope as u64);
+        read |_, value| Self::InScope { scope: low(value) };
 }
 
 impl What {
@@ -371,6 +417,9 @@ impl What {
                 | Self::CallName { .. }
                 | Self::ExpertLoad { .. }
                 | Self::Frame { .. }
+                | Self::Scope { .. }
+                | Self::GraphNodes { .. }
+                | Self::GraphExec { .. }
         )
     }
 }

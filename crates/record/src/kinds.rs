@@ -187,6 +187,42 @@ impl Used {
     }
 }
 
+/// What is known of the scopes in which the nodes of an executable graph were made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum GraphState {
+    /// They are known.
+    Known = 1,
+    /// A kernel at replay was not the one at capture, so they were withdrawn.
+    Differs = 2,
+    /// The graph was not captured while this was watched.
+    NotCaptured = 3,
+    /// It has graphs in it, conditional or empty nodes: the numbers of its nodes are not known.
+    Nested = 4,
+    /// There was no room for it.
+    TooMany = 5,
+    /// It was changed after it was captured, or updated by a graph of another shape.
+    Changed = 6,
+    /// It is not known which of the program's graphs it was: it was made before this was watched, or destroyed while kernels
+    /// were taken.
+    Unnamed = 7,
+}
+
+impl GraphState {
+    pub(crate) const fn from_code(code: u16) -> Option<Self> {
+        match code {
+            1 => Some(Self::Known),
+            2 => Some(Self::Differs),
+            3 => Some(Self::NotCaptured),
+            4 => Some(Self::Nested),
+            5 => Some(Self::TooMany),
+            6 => Some(Self::Changed),
+            7 => Some(Self::Unnamed),
+            _ => None,
+        }
+    }
+}
+
 impl From<Kind> for CallKind {
     fn from(kind: Kind) -> Self {
         match kind {
@@ -195,7 +231,7 @@ impl From<Kind> for CallKind {
             Kind::AsyncCopy(_) => Self::AsyncCopy,
             Kind::Wait(_) => Self::Wait,
             Kind::CaptureBegin | Kind::CaptureEnd => Self::Capture,
-            Kind::Memory | Kind::Profiler | Kind::Destroys(_) => Self::Other,
+            Kind::Memory | Kind::Profiler | Kind::Destroys(_) | Kind::Graph(_) => Self::Other,
         }
     }
 }

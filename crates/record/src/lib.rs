@@ -61,7 +61,7 @@ pub use event::{
 pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;
-pub use kinds::{CallKind, CopyKind, Edge, RangeKind, Taken, ThreadState, Used};
+pub use kinds::{CallKind, CopyKind, Edge, GraphState, RangeKind, Taken, ThreadState, Used};
 pub use layout::{
     ANCHORS, CHUNK_BYTES, CHUNK_HEADER_BYTES, COUNTERS, EVENT_BYTES, HEADER_BYTES, MAGIC,
     MAX_STRING, PAYLOAD_BYTES, VERSION, chunk_offset,

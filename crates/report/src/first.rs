@@ -7,6 +7,7 @@ use tllmprof_record::{Batch, Clock, Entry, What};
 use crate::facts::Found;
 use crate::gpu::{GpuSpan, GpuSpans};
 use crate::iteration::Used;
+use crate::layers::RawLayers;
 use crate::requests::Candidates;
 use crate::spans::Span;
 use crate::stacks::RawStacks;
@@ -70,6 +71,7 @@ pub struct First {
     pub gpu: GpuSpans,
     pub requests: Candidates,
     pub stacks: RawStacks,
+    pub layers: RawLayers,
     /// What threads used of the machine, by iteration.
     pub used: HashMap<u32, Used>,
     pub left_out: u64,
@@ -83,6 +85,7 @@ impl First {
         };
         self.requests.take(&self.found, thread, &event);
         self.stacks.take(clock, &event);
+        self.layers.take(thread, &event);
         match event.what {
             What::Iteration { n, excluded } if self.iterations.len() < ITERATIONS => {
                 self.iterations.push(RawIteration {

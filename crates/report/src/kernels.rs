@@ -191,6 +191,13 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
+    /// When a kernel began, in nanoseconds, if it counts.
+    pub fn counted(&mut self, kernel: &Event) -> Option<u64> {
+        let start = self.clock.ns(kernel.start);
+        let place = self.timeline.at(start);
+        self.counts(place).then_some(start)
+    }
+
     fn counts(&self, place: Option<usize>) -> bool {
         place.is_none_or(|place| self.qualified.has(place))
     }

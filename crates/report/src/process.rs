@@ -13,6 +13,8 @@ use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
 use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
+use crate::launches::LaunchTally;
+use crate::layers::{LayerTally, Layers};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
 use crate::metrics::{self, MetricSample, MetricSum, Samples};
 use crate::qualify::{self, Qualified};
@@ -78,6 +80,8 @@ pub struct Process {
     pub copies: Vec<CopyTotal>,
     /// The iterations that those are of; `None` where no kernels were taken.
     pub kernel_window: Option<KernelSum>,
+    /// Whose time those took; `None` where scopes were not followed.
+    pub layers: Option<Layers>,
     /// Iterations in which kernels were to be taken and none was, though the GPU was at work.
     pub kernels_missing: u64,
     /// Inside windows, by device and metric. [`Report::new`](crate::Report::new) adds what other
@@ -160,6 +164,7 @@ impl Process {
             gpu,
             requests,
             stacks,
+            layers,
             used,
             left_out,
         } = first;
@@ -218,9 +223,26 @@ impl Process {
         );
         let mut kernels = KernelTally::new(&clock, &iterations, &qualified);
         let mut samples = Samples::default();
+        // Which call launched a kernel matters to layers alone here.
+        let lacks_some = header.counter(Counter::EventsDropped) > 0;
+        let mut layers = layers.finish().map(|raw| {
+            let spans = stretches.iter().filter_map(|of| {
+                let of = |raw: &&RawIteration| (of.first..=of.last).contains(&raw.n);
+                let mut of = iterations.iter().filter(of).map(RawIteration::span);
+                let first = of.next()?;
+                let end = of.fold(first.end, |end, span| end.max(span.end));
+                Some((clock.ns(first.start), clock.ns(end)))
+            });
+            let launches = LaunchTally::new(&clock, &facts.calls, spans.collect(), lacks_some);
+            (LayerTally::new(raw), launches)
+        });
         let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
+                if let Some((layers, launches)) = &mut layers {
+                    layers.add(*thread, event, || kernels.counted(event));
+                    launches.add(*thread, event);
+                }
                 kernels.add(*thread, event);
                 samples.add(&clock, event);
             }
@@ -236,6 +258,12 @@ impl Process {
             // What is no record of ours has no counters.
             row.inside = row.inside.max(totals.calls[usize::from(row.row)].count);
         }
+        let layers = layers.map(|(layers, launches)| {
+            let left_out = layers.left_out;
+            let of = |ticks| clock.ns(ticks);
+            (layers.finish(&launches.finish(), &strings, of), left_out)
+        });
+        let layers_left_out = layers.as_ref().map_or(0, |(_, left_out)| *left_out);
         let gpu_left_out = gpu.left_out;
         let gpu = gpu.times();
         let mut kernels = kernels.finish(&iterations, kernel_edges, &strings);
@@ -247,6 +275,7 @@ impl Process {
         let kernels_dropped = kernels.sum.map_or(0, |sum| sum.dropped);
         let left_out = left_out
             + gpu_left_out
+            + layers_left_out
             + totals.left_out
             + kernels.left_out
             + samples.left_out
@@ -375,6 +404,7 @@ impl Process {
             kernels: kernels.totals,
             copies: kernels.copies,
             kernel_window: kernels.sum,
+            layers: layers.map(|(layers, _)| layers),
             kernels_missing,
             metrics: metrics::inside(samples.samples.iter(), &windows),
             metric_samples: samples.samples,
@@ -407,6 +437,20 @@ impl Process {
 }
 
 impl Process {
+    /// Finds which call launched a kernel. `clock` is that of the record that the process was read from.
+    #[must_use]
+    pub fn launches<'a>(&self, clock: &'a Clock) -> LaunchTally<'a> {
+        let mut windows = Vec::new();
+        for window in &self.windows {
+            let runs = window
+                .iterations
+                .chunk_by(|a, b| a.gpu_busy.is_some() == b.gpu_busy.is_some());
+            let taken = runs.filter(|run| run[0].gpu_busy.is_some());
+            windows.extend(taken.map(|run| (run[0].start, run[run.len() - 1].end())));
+        }
+        LaunchTally::new(clock, &self.facts.calls, windows, self.dropped > 0)
+    }
+
     /// Whether it is the record of a GPU's metrics and of no program's iterations.
     pub fn is_metrics_alone(&self) -> bool {
         !self.metric_samples.is_empty() && self.sum.is_none()

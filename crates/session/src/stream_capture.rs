@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use super::learning::trail_of;
 use super::slots::{cells_of, slot};
+use super::wiring::doors;
 use super::{STATE, State};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::thread;
@@ -53,7 +54,9 @@ pub fn forget(state: &mut State, slot: &Slot) {
         .captures
         .retain(|(_, owner)| !core::ptr::eq(*owner, slot));
     let lost = before - state.captures.len();
-    UNDER_WAY.fetch_sub(i32::try_from(lost).unwrap_or(0), Ordering::SeqCst);
+    if lost > 0 {
+        is_over(i32::try_from(lost).unwrap_or(0));
+    }
 }
 
 /// Says whether the calls of the thread that counts in `slot` are being captured. Under the lock
@@ -67,9 +70,16 @@ fn set_capturing(slot: &Slot, capturing: bool) {
     }
 }
 
+/// So many captures are under way no more.
+fn is_over(captures: i32) {
+    UNDER_WAY.fetch_sub(captures, Ordering::SeqCst);
+    doors().captures();
+}
+
 /// A capture is about to begin: the driver must not be in the middle of starting to wait.
 pub fn begins() {
     UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+    doors().captures();
     let deadline = Instant::now() + BEGINNING;
     while DRAINING.load(Ordering::SeqCst) == 1 {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -89,9 +99,7 @@ pub fn began(stream: usize, succeeded: bool) {
             state.captures.push((stream, slot));
             set_capturing(slot, true);
         }
-        _ => {
-            UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
-        }
+        _ => is_over(1),
     }
 }
 
@@ -109,7 +117,7 @@ pub fn ended(stream: usize) -> Option<Guard<'static, Option<State>>> {
         .position(|(s, slot)| *s == stream && core::ptr::eq(*slot, here));
     let index = mine.or_else(|| state.captures.iter().position(|(s, _)| *s == stream))?;
     let (_, owner) = state.captures.swap_remove(index);
-    UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
+    is_over(1);
     set_capturing(owner, is_on(&state.captures, owner));
     state.schedule.interrupt();
     if state.schedule.has_opened() || !state.captures.is_empty() {

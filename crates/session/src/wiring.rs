@@ -94,6 +94,8 @@ pub trait Doors: Sync {
     fn attend(&self, calls: Calls);
     /// Has the driver's calls recorded while a window is open.
     fn record_calls(&self);
+    /// A stream capture is about to begin, or one has ended.
+    fn captures(&self) {}
     /// Says how the functions that a rule names are seen.
     fn report_named(&self);
     /// Says what is wrong with a rule that named no function, or too many. `may_search`: there is

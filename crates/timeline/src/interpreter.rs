@@ -6,9 +6,9 @@ use tllmprof_record::{CallKind, Clock, Entry, Event, Strings};
 use tllmprof_report::{Iteration, Process, Recording};
 
 use crate::kinds::{self, End, Item, Length};
-use crate::launches::{Launch, LaunchTally, Launches};
 use crate::name::Texts;
 use crate::stretch::{Edges, Stretch};
+use tllmprof_report::{Launch, Launches};
 
 /// What the events of a record are understood by: what of it there is little of.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Interpreter {
             launches: Launches::default(),
             stretches: Vec::new(),
         };
-        let mut launches = LaunchTally::new(process, &clock);
+        let mut launches = process.launches(&clock);
         let mut edges = Edges::default();
         recording.read(|entry| match entry {
             Entry::String { id, bytes } => new.strings.add(id, bytes),

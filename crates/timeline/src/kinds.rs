@@ -251,6 +251,12 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         | What::CallName { .. } => return None,
         // An item is made of both edges: `Stretch`.
         What::Window { .. } | What::KernelWindow { .. } => return None,
+        // The report's layers are made of them.
+        What::Scope { .. }
+        | What::GraphNodes { .. }
+        | What::GraphExec { .. }
+        | What::KernelNode { .. }
+        | What::InScope { .. } => return None,
         // The report's iterations have it.
         What::Batch { .. } | What::Used { .. } | What::KernelSample { .. } | What::Past { .. } => {
             return None;

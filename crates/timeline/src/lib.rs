@@ -10,7 +10,6 @@
 mod interpreter;
 mod iterations;
 mod kinds;
-mod launches;
 mod name;
 mod stretch;
 mod track;
@@ -18,7 +17,6 @@ mod track;
 pub use interpreter::Interpreter;
 pub use iterations::Iterations;
 pub use kinds::{Category, End, Item, Key, Kind, Length, Row};
-pub use launches::{Launch, LaunchTally, Launches};
 pub use name::{Name, Texts};
 pub use stretch::Stretch;
 pub use track::Track;

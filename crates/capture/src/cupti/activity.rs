@@ -27,8 +27,13 @@ pub struct Activity {
 }
 
 pub enum Work {
-    /// Its name, mangled; may be null.
-    Kernel(*const c_char),
+    Kernel {
+        /// Its name, mangled; may be null.
+        name: *const c_char,
+        grid: [u32; 3],
+        /// The node that it is of an executable graph; 0 for none.
+        node: u64,
+    },
     Copy {
         kind: CopyKind,
         bytes: u64,
@@ -60,9 +65,13 @@ impl Activity {
                 device: word(40),
                 stream: word(48),
                 correlation: word(92),
-                work: Work::Kernel(core::ptr::with_exposed_provenance(
-                    usize::try_from(long(104)).unwrap_or(0),
-                )),
+                work: Work::Kernel {
+                    name: core::ptr::with_exposed_provenance(
+                        usize::try_from(long(104)).unwrap_or(0),
+                    ),
+                    grid: [word(52), word(56), word(60)],
+                    node: long(144),
+                },
             },
             MEMCPY | MEMSET => Self {
                 start: long(16),

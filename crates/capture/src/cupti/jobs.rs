@@ -22,6 +22,7 @@ use tllmprof_platform::gate::Links;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
+use tllmprof_scopes as scopes;
 use tllmprof_sync::{Lock, Machine};
 
 /// `CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED`.
@@ -185,6 +186,10 @@ fn attach() -> Result<(), Refusal> {
         SUBSCRIBER.store(subscriber, Ordering::Release);
         PRESENCE.on(presence::Event::Subscribed);
     }
+    if scopes::are_on() {
+        scopes::forget_names();
+        name_graphs(cupti);
+    }
     taking::begin(Reading::now(), ahead(cupti));
     PASSES[0].store(gate::passes(), Ordering::Relaxed);
     // SAFETY: the functions have the types that CUPTI wants, and live as long as the process.
@@ -226,10 +231,32 @@ fn ahead(cupti: &Cupti) -> i64 {
     })
 }
 
+/// Finds out how CUPTI calls the program's executable graphs.
+fn name_graphs(cupti: &Cupti) {
+    let Some(graph_exec_id) = cupti.graph_exec_id else {
+        log::once!(
+            Warn,
+            "TLLMPROF_LAYERS: this CUPTI has no cuptiGetGraphExecId: layers in CUDA graphs are not known"
+        );
+        return;
+    };
+    scopes::resolve(|exec| {
+        let mut id = 0;
+        let exec = core::ptr::with_exposed_provenance_mut(exec);
+        // SAFETY: the executable graph has not been destroyed, and is not meanwhile (`resolve`); CUPTI writes its number to
+        // the local.
+        let status = unsafe { graph_exec_id(exec, &raw mut id) };
+        (status == 0 && id != 0).then_some(id)
+    });
+}
+
 /// Has CUPTI take nothing any more, and hand over what it has.
 fn switch_off() {
     let Some(cupti) = Cupti::get() else { return };
     if PRESENCE.on(presence::Event::SwitchedOff).is_some() {
+        if scopes::are_on() {
+            name_graphs(cupti); // those that were made meanwhile
+        }
         // SAFETY: kinds of CUPTI's; what was not enabled is refused.
         unsafe {
             for kind in KINDS {
@@ -237,6 +264,9 @@ fn switch_off() {
             }
             // Work that still runs gets no times.
             let _ = (cupti.flush_all)(1);
+        }
+        if scopes::are_on() {
+            taking::judge();
         }
         PASSES[1].store(gate::passes(), Ordering::Relaxed);
     }

@@ -11,7 +11,7 @@ use tllmprof_cupti::{NEWEST, OLDEST, find, folders, names};
 use tllmprof_platform::lifecycle;
 
 use super::refusal::Refusal;
-use tllmprof_platform::elf;
+use tllmprof_platform::{elf, function};
 
 pub type Status = c_int;
 /// `CUpti_ActivityKind`.
@@ -20,6 +20,9 @@ pub type Subscriber = *mut c_void;
 pub type OnCallback = extern "C" fn(*mut c_void, c_int, u32, *const c_void);
 pub type BufferRequested = extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 pub type BufferCompleted = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
+
+/// `cuptiGetGraphExecId`.
+pub type GraphExecId = unsafe extern "C" fn(*mut c_void, *mut u32) -> Status;
 
 /// `CUPTI_API_VERSION` of CUDA 12.0; that of 11.8 is 18 (`cupti_version.h`).
 const API_OF_12: u32 = 19;
@@ -31,6 +34,8 @@ macro_rules! functions {
         pub struct Cupti {
             pub path: String,
             pub version: u32,
+            /// Added by CUDA 12.
+            pub graph_exec_id: Option<GraphExecId>,
             $(pub $field: unsafe extern "C" fn($($arg),*) -> Status,)*
         }
 
@@ -39,6 +44,11 @@ macro_rules! functions {
                 let path = module.path().to_string_lossy().into_owned();
                 Ok(Self {
                     version: 0,
+                    graph_exec_id: {
+                        let address = module.defines(c"cuptiGetGraphExecId", None);
+                        // SAFETY: the type is that of CUPTI's header for this name.
+                        address.and_then(|address| unsafe { function::at(address) })
+                    },
                     $($field: {
                         let name: &CStr = $name;
                         let Some(address) = module.defines(name, None) else {
@@ -313,6 +323,7 @@ pub mod made {
             let cupti = Box::leak(Box::new(Cupti {
                 path: "made".to_owned(),
                 version: API_OF_12,
+                graph_exec_id: None,
                 get_version,
                 get_timestamp,
                 subscribe,

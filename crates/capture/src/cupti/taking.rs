@@ -16,6 +16,8 @@ use tllmprof_recorder as recorder;
 use tllmprof_recorder::Event;
 use tllmprof_recorder::StringId;
 use tllmprof_recorder::What;
+use tllmprof_scopes as scopes;
+use tllmprof_scopes::Replayed;
 use tllmprof_sync::Lock;
 
 lifecycle::global! {
@@ -39,12 +41,15 @@ struct Taking {
     /// The calls that gave work.
     calls: HashSet<u32>,
     last: u32,
+    /// What graphs have run, where scopes are followed.
+    replayed: Replayed,
 }
 
 /// A kernel's name, by its address. Another may come to lie there when a module goes.
 struct Name {
     text: Box<[u8]>,
     id: StringId,
+    hash: u64,
 }
 
 /// What was taken so far.
@@ -73,11 +78,22 @@ pub fn begin(since: Reading, ahead: i64) {
         era: recorder::era(),
         calls: HashSet::new(),
         last: 0,
+        replayed: Replayed::default(),
     });
 }
 
 /// How long a thread of the program's waits for CUPTI's, which may hang.
 const PATIENCE: Duration = Duration::from_millis(20);
+
+/// All that was taken so far has been handed over: what is known of its graphs goes into the record.
+pub fn judge() {
+    let replayed = TAKING
+        .lock_for(PATIENCE)
+        .and_then(|mut taking| Some(core::mem::take(&mut taking.as_mut()?.replayed)));
+    if let Some(replayed) = replayed {
+        scopes::judge(&replayed);
+    }
+}
 
 /// CUPTI hands over nothing any more.
 pub fn end() {
@@ -175,16 +191,21 @@ impl Taking {
             return false;
         }
         let (device, stream) = (activity.device as u8, activity.stream as u16);
+        let mut hash = 0;
         let (total, what) = match activity.work {
-            Work::Kernel(name) => (
-                0,
-                What::GpuKernel {
-                    device,
-                    stream,
-                    name: self.name(name),
-                    correlation: activity.correlation,
-                },
-            ),
+            Work::Kernel { name, .. } => {
+                let (name, text) = self.name(name);
+                hash = text;
+                (
+                    0,
+                    What::GpuKernel {
+                        device,
+                        stream,
+                        name,
+                        correlation: activity.correlation,
+                    },
+                )
+            }
             Work::Copy { kind, bytes } => (
                 1,
                 What::GpuCopy {
@@ -207,14 +228,27 @@ impl Taking {
         let start = self.since.ticks_at(now, start);
         let event = Event::new(start, activity.end - activity.start, what);
         recorder::late(&event);
+        if scopes::are_on()
+            && let Work::Kernel { grid, node, .. } = activity.work
+            && let Some((exec, node)) = scopes::node(node)
+        {
+            self.replayed.add(exec, node, hash, grid);
+            let what = What::KernelNode {
+                device,
+                stream,
+                exec,
+                node,
+            };
+            recorder::late(&Event::new(start, 0, what));
+        }
         TOTALS[total].fetch_add(1, Ordering::Relaxed);
         true
     }
 
-    /// The number of a name in the record.
-    fn name(&mut self, name: *const c_char) -> StringId {
+    /// The number of a name in the record, and its hash.
+    fn name(&mut self, name: *const c_char) -> (StringId, u64) {
         if name.is_null() {
-            return recorder::id_of("?");
+            return (recorder::id_of("?"), 0);
         }
         // SAFETY: CUPTI's string, which lives at least as long as the record that has it.
         let text = unsafe { CStr::from_ptr(name) };
@@ -224,11 +258,12 @@ impl Taking {
         }
         let known = self.names.get(&name.addr());
         if let Some(known) = known.filter(|known| *known.text == *text.to_bytes()) {
-            return known.id;
+            return (known.id, known.hash);
         }
         let id = recorder::id_of(&text.to_string_lossy());
+        let hash = scopes::name_hash(text.to_bytes());
         let text = text.to_bytes().into();
-        self.names.insert(name.addr(), Name { text, id });
-        id
+        self.names.insert(name.addr(), Name { text, id, hash });
+        (id, hash)
     }
 }

@@ -88,7 +88,7 @@ fn a_kernel_a_copy_and_a_memset_are_read_where_cupti_writes_them() {
         work,
     } = kernel;
     assert_eq!((start, end, device, stream, correlation), (10, 30, 1, 7, 5));
-    assert!(matches!(work, Work::Kernel(at) if at == name.as_ptr()));
+    assert!(matches!(work, Work::Kernel { name: at, .. } if at == name.as_ptr()));
     let copy = moved(MEMCPY, 4096, [1, 2], 6).read().unwrap();
     let (kind, bytes) = (CopyKind::DeviceToHost, 4096);
     assert!(

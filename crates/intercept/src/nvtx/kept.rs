@@ -15,6 +15,7 @@ use super::text::Text;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::ranges::{self, Names};
 use tllmprof_recorder::{Counter, LONGEST, Label};
+use tllmprof_scopes as scopes;
 use tllmprof_steps::ranges::known::Known;
 
 lifecycle::global! {
@@ -97,9 +98,31 @@ fn names<'a>(domain: Handle, name: &Name<'a>, spelt: &'a mut Option<Spelt>) -> N
     Names { domain, name }
 }
 
+/// The range becomes part of the thread's scope.
+#[inline(never)]
+fn open_scope(domain: Handle, name: &Name<'_>) {
+    match *name {
+        Name::Text(text) => match text.as_c_str() {
+            Some(text) => scopes::push(domain, text.to_bytes()),
+            None => {
+                let spelt = Spelt::new(text);
+                scopes::push(domain, &spelt.bytes[..spelt.length]);
+            }
+        },
+        Name::Registered(handle) => {
+            let name = STRINGS.get(domain, handle).map_or(&b"?"[..], Label::text);
+            scopes::push(domain, name);
+        }
+        Name::None => scopes::push(domain, b"?"),
+    }
+}
+
 /// A range has been pushed.
 #[inline]
 pub fn pushed(domain: Handle, name: &Name<'_>) {
+    if scopes::are_on() {
+        open_scope(domain, name);
+    }
     if is_open() {
         push(domain, name);
     }
@@ -113,6 +136,9 @@ fn push(domain: Handle, name: &Name<'_>) {
 /// A range is about to be popped.
 #[inline]
 pub fn popped(domain: Handle) {
+    if scopes::are_on() {
+        scopes::pop(domain);
+    }
     if ranges::may_be_open() && are_kept() {
         pop(domain);
     }

@@ -2,6 +2,7 @@
 
 use tllmprof_calls::{Call, Direction, Kind, Wait};
 use tllmprof_recorder as recorder;
+use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 
 use crate::handlers::{Handler, Noting, handlers};
@@ -18,6 +19,10 @@ pub struct Wanted {
     timed: bool,
     /// Iterations are learnt from them.
     learnt: bool,
+    /// It matters what becomes of graphs.
+    graphs: bool,
+    /// It matters which nodes launches make.
+    nodes: bool,
 }
 
 impl Wanted {
@@ -28,6 +33,8 @@ impl Wanted {
             recorded: recorder::is_keeping(),
             timed: recorder::watch::is_watching(),
             learnt: session::learns(),
+            graphs: scopes::are_on(),
+            nodes: scopes::are_noting(),
         }
     }
 
@@ -35,6 +42,7 @@ impl Wanted {
     pub fn ever() -> Self {
         Self {
             recorded: recorder::is_wanted(),
+            nodes: scopes::are_on(),
             ..Self::now()
         }
     }
@@ -53,9 +61,13 @@ impl Wanted {
         }
     }
 
-    /// Whether it matters how long `call` takes.
+    /// Whether it matters when `call` returns.
     fn is_timed(self, call: Call) -> bool {
-        self.recorded || self.timed && call.kind().waits()
+        let kind = call.kind();
+        self.recorded
+            || self.timed && kind.waits()
+            || self.graphs && matches!(kind, Kind::Graph(_))
+            || self.nodes && matches!(kind, Kind::KernelLaunch { .. })
     }
 
     /// Whether `call` is counted and no more.
@@ -91,6 +103,8 @@ mod tests {
         recorded: false,
         timed: false,
         learnt: false,
+        graphs: false,
+        nodes: false,
     };
 
     #[test]
@@ -126,6 +140,20 @@ mod tests {
             let waits = usize::from(row.kind.waits());
             assert_eq!(both(timed), [plain[waits], plain[1]], "{}", row.call);
             assert_eq!(timed.is_counted_only(row.call), waits == 0, "{}", row.call);
+
+            // Where scopes are followed it matters what becomes of graphs, and in a capture what launches make.
+            let graphs = Wanted {
+                graphs: true,
+                ..NONE
+            };
+            let nodes = Wanted {
+                nodes: true,
+                ..graphs
+            };
+            let is_graph = usize::from(matches!(row.kind, Kind::Graph(_)));
+            let is_kernel = usize::from(matches!(row.kind, Kind::KernelLaunch { .. }));
+            assert_eq!(of(graphs), plain[is_graph], "{}", row.call);
+            assert_eq!(of(nodes), plain[is_graph + is_kernel], "{}", row.call);
 
             let counts = |wanted: Wanted| wanted.is_counted_only(row.call);
             assert!(counts(NONE), "{}", row.call);

@@ -151,6 +151,12 @@ export interface Process {
     copies: Copy[];
     /** The iterations in which kernels were recorded; `null`: there are none. */
     kernel_window: KernelWindow | null;
+    /** The same kernels by layer, where that was followed (`--layers`); the longest in all first. */
+    layers: GpuLayer[];
+    /** Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first. */
+    layer_patterns: GpuLayerPattern[];
+    /** Kernels whose layer is not known, by reason. */
+    layers_unknown: UnknownGpuLayer[];
     /** GPU metrics inside windows, by device and metric. */
     gpu_metrics: Metric[];
     /** How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded. */
@@ -474,6 +480,46 @@ export interface KernelWindow {
     dropped: number;
     /** Where kernels were sampled (`--kernels=20@60s`): how; `null`: they were not. */
     samples: KernelSamples | null;
+}
+
+/** The kernels that were launched in one scope: what torch modules, NVTX ranges and marked functions were open. */
+export interface GpuLayer {
+    /** Such as `model.layers.3.self_attn/attention`; empty: nothing was open. */
+    name: string;
+    /** How many ran, each in one layer. Unit: kernels. */
+    kernels: number;
+    /** How long they took in all. Unit: ns. */
+    gpu_ns: number;
+    /** What part of the time of all kernels that is. Unit: part of 1. */
+    share: number;
+}
+
+/** Layers whose names differ in numbers alone, with all that is within them. */
+export interface GpuLayerPattern {
+    /** The name with `*` for each number, such as `model.layers.*.self_attn`. */
+    name: string;
+    /** How many parts of the name are around it. Unit: parts. */
+    depth: number;
+    /** How many layers have this name. Unit: layers. */
+    layers: number;
+    /** How many kernels ran. Unit: kernels. */
+    kernels: number;
+    /** How long they took in all. Unit: ns. */
+    gpu_ns: number;
+    /** What part of the time of all kernels that is. Unit: part of 1. */
+    share: number;
+}
+
+/** Kernels whose layer is not known. */
+export interface UnknownGpuLayer {
+    /** Why, in words. */
+    why: string;
+    /** How many there are. Unit: kernels. */
+    kernels: number;
+    /** How long they took in all. Unit: ns. */
+    gpu_ns: number;
+    /** What part of the time of all kernels that is. Unit: part of 1. */
+    share: number;
 }
 
 /** A metric of a GPU inside windows. */

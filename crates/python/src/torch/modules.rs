@@ -1,4 +1,4 @@
-//! Ranges for torch modules by their qualified names (`TLLM_NVTX_DEBUG`).
+//! Ranges for torch modules by their qualified names (`TLLM_NVTX_DEBUG`), which are the scopes of layers (`TLLMPROF_LAYERS`).
 //!
 //! What is marked is the one code object that every call of a module runs, so that no module is
 //! touched. What torch has compiled runs other code objects, and what replays a captured stream runs
@@ -22,6 +22,7 @@ use crate::wants;
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
 use tllmprof_recorder as recorder;
+use tllmprof_scopes as scopes;
 use tllmprof_session as session;
 use tllmprof_sync::Lock;
 
@@ -85,8 +86,8 @@ lifecycle::global! {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether modules are to be marked.
-pub const fn are_asked_for(settings: &Settings) -> bool {
-    settings.nvtx_debug && settings.nvtx
+pub fn are_asked_for(settings: &Settings) -> bool {
+    settings.nvtx_debug && settings.nvtx || scopes::are_asked_for(settings)
 }
 
 /// An interpreter starts, the first or another one.
@@ -124,7 +125,8 @@ impl Calls for Modules {
         };
         let around = thread.modules.get();
         thread.modules.set(around + 1);
-        let is_captured = session::is_capturing();
+        // A call that is captured is no work yet, but its scope is that of what replays it.
+        let is_captured = session::is_capturing() && !scopes::are_on();
         let module = first.filter(|_| !is_captured);
         let name = module.and_then(|module| name(py, module, around == 0));
         Entered::with(name.map(Name::push))

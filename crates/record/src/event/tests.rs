@@ -103,6 +103,29 @@ fn every_kind_comes_back() {
         What::Past {
             iteration: u64::MAX,
         },
+        What::Scope {
+            id: (1 << 24) - 1,
+            parent: 0x12_3456,
+            name: u32::MAX,
+        },
+        What::GraphNodes {
+            graph: (1 << 20) - 1,
+            first: 0x12345,
+            count: u16::MAX,
+            scope: (1 << 24) - 1,
+        },
+        What::GraphExec {
+            state: Some(GraphState::Known),
+            exec: u32::MAX,
+            graph: 3,
+        },
+        What::KernelNode {
+            device: 15,
+            stream: 4095,
+            exec: u32::MAX,
+            node: 7,
+        },
+        What::InScope { scope: 9 },
         What::GpuMetric {
             device: 7,
             metric: Some(Metric::DramBandwidth),

@@ -114,6 +114,11 @@ impl Label {
         }
     }
 
+    /// The text, of UTF-8 or not.
+    pub const fn text(&self) -> &'static [u8] {
+        self.text
+    }
+
     /// The text's number, until the next window opens; [`NO_STRING`] where it could not be written.
     pub fn id(&self) -> StringId {
         match self.known(era()) {

@@ -5,6 +5,7 @@
 mod batch;
 mod escaped;
 mod gpu;
+mod layers;
 mod process;
 mod routing;
 mod stacks;

@@ -8,6 +8,7 @@ use tllmprof_record::Ended;
 
 use super::batch::{JsonBatch, JsonPhase};
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
+use super::layers::{JsonLayer, JsonPattern, JsonUnknown};
 use super::routing::JsonRouting;
 use super::stacks::JsonStacks;
 use crate::batch::UnqualifiedSum;
@@ -117,6 +118,12 @@ pub struct JsonProcess<'a> {
     copies: Vec<JsonCopy<'a>>,
     /// The iterations in which kernels were recorded; `null`: there are none.
     kernel_window: Option<JsonKernelSum>,
+    /// The same kernels by layer, where that was followed (`--layers`); the longest in all first.
+    layers: Vec<JsonLayer<'a>>,
+    /// Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first.
+    layer_patterns: Vec<JsonPattern<'a>>,
+    /// Kernels whose layer is not known, by reason.
+    layers_unknown: Vec<JsonUnknown>,
     /// GPU metrics inside windows, by device and metric.
     gpu_metrics: Vec<JsonMetric>,
     /// How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded.
@@ -490,6 +497,9 @@ impl<'a> JsonProcess<'a> {
             functions: process.functions.iter().map(JsonNamed::of).collect(),
             ranges: process.ranges.iter().map(JsonNamed::of).collect(),
             kernels: process.kernels.iter().map(JsonKernel::of).collect(),
+            layers: JsonLayer::all(process.layers.as_ref()),
+            layer_patterns: JsonPattern::all(process.layers.as_ref()),
+            layers_unknown: JsonUnknown::all(process.layers.as_ref()),
             copies: process.copies.iter().map(JsonCopy::of).collect(),
             kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
             gpu_metrics: process.metrics.iter().map(JsonMetric::of).collect(),

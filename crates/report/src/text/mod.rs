@@ -2,6 +2,7 @@
 
 mod findings;
 mod gpu;
+mod layers;
 pub mod lines;
 mod one;
 mod routing;

@@ -8,7 +8,7 @@ use tllmprof_record::{Ended, Phase};
 use super::lines::{Lines, WIDTH, short};
 use super::routing;
 use super::rows::Rows;
-use super::{findings, gpu, stacks};
+use super::{findings, gpu, layers, stacks};
 use crate::batch::{BatchSum, PhaseSum, SizeSum};
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
@@ -117,13 +117,20 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     lines.blank();
     times(process, sum, lines);
     batches(&process.phases, lines);
+    let layers = layers::rows(process);
+    // Ranges are layers, where there are any.
+    let [slowest, kernels, ranges] = match layers {
+        0 => [SLOW, KERNELS, NAMES],
+        _ => [SLOW - 2, KERNELS - 2, 0],
+    };
     let tables = [
-        process.slowest.len().min(SLOW),
-        process.kernels.len().min(KERNELS),
+        process.slowest.len().min(slowest),
+        process.kernels.len().min(kernels),
         process.calls.len().min(CALLS),
         process.functions.len().min(NAMES),
-        process.ranges.len().min(NAMES),
+        process.ranges.len().min(ranges),
         process.experts.len().min(LAYERS),
+        layers,
     ];
     // A line is above each table; the kernels' is among what they have besides rows.
     let headings = [0, 2, 3, 4]
@@ -132,8 +139,12 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
         .count();
     let python_lines =
         usize::from(!process.gc.is_empty()) + usize::from(process.gil_wait.count > 0);
-    let others =
-        headings + python_lines + gpu::fixed(process) + routing::fixed(&process.experts) + notes;
+    let others = headings
+        + python_lines
+        + gpu::fixed(process)
+        + layers::fixed(process)
+        + routing::fixed(&process.experts)
+        + notes;
     // A screen that is full of other tables has less room for it.
     let sampled = stacks::LINES * usize::from(process.stacks.is_there());
     let wanted = others + sampled + tables.iter().sum::<usize>() + 1 + 2 * LEDGER;
@@ -148,6 +159,7 @@ fn inside(process: &Process, sum: &Sum, notes: usize, lines: &mut Lines) {
     let Rows(rows) = Rows::share(tables, lines.left().saturating_sub(others));
     calls(process, sum, rows[2], lines);
     gpu::kernels(process, sum, rows[1], lines);
+    layers::layers(process, rows[6], lines);
     gpu::metrics(&process.metrics, lines);
     routing::layers(
         &process.experts,

@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{CallKind, Clock, Event, What};
 
-use tllmprof_report::Process;
+use crate::facts::CallRow;
 
 /// How many calls, and how many numbers of launches, are looked at.
 const LIMIT: usize = 1 << 20;
@@ -39,6 +39,8 @@ struct Call {
 pub struct Launch {
     /// Its number, from 0, among those of the process.
     pub number: u32,
+    /// The thread that called.
+    pub thread: u32,
     /// Its kernels.
     pub kernels: u32,
     /// When the call began, and the last of its kernels, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -110,22 +112,18 @@ pub struct LaunchTally<'a> {
 }
 
 impl<'a> LaunchTally<'a> {
-    /// `clock` is that of the record that the process was read from.
-    #[must_use]
-    pub fn new(process: &Process, clock: &'a Clock) -> Self {
-        let rows = process.facts.calls.iter();
-        let mut windows = Vec::new();
-        for window in &process.windows {
-            let runs = window
-                .iterations
-                .chunk_by(|a, b| a.gpu_busy.is_some() == b.gpu_busy.is_some());
-            let taken = runs.filter(|run| run[0].gpu_busy.is_some());
-            windows.extend(taken.map(|run| (run[0].start, run[run.len() - 1].end())));
-        }
+    /// Of windows of kernels, in nanoseconds. `lacks_some`: events are missing.
+    pub fn new(
+        clock: &'a Clock,
+        calls: &[CallRow],
+        mut windows: Vec<(u64, u64)>,
+        lacks_some: bool,
+    ) -> Self {
         windows.sort_unstable();
         Self {
             clock,
-            rows: rows
+            rows: calls
+                .iter()
                 .filter(|row| row.kind.launches())
                 .map(|row| (row.row, row.kind))
                 .collect(),
@@ -134,7 +132,7 @@ impl<'a> LaunchTally<'a> {
             works: HashMap::new(),
             busy: Vec::new(),
             is_too_much: false,
-            lacks_some: process.dropped > 0,
+            lacks_some,
         }
     }
 
@@ -254,6 +252,7 @@ impl<'a> LaunchTally<'a> {
                 let number = found.launches.len() as u32;
                 found.launches.push(Launch {
                     number,
+                    thread: call.thread,
                     kernels: work.kernels,
                     start: call.start,
                     last: work.last,

@@ -1,0 +1,153 @@
+//! What calls mean for scopes (`TLLMPROF_LAYERS`): which node a launch makes while a stream is captured, and what becomes of
+//! graphs.
+
+use tllmprof_calls::{Call, GraphCall, Kind, Stream};
+use tllmprof_scopes as scopes;
+use tllmprof_scopes::Launch;
+
+use super::frame::Frame;
+use super::thunk::Role;
+
+/// Whether calls of this kind are seen when they return, as far as scopes are concerned.
+pub fn is_followed(call: Call) -> bool {
+    match call.kind() {
+        Kind::Graph(_) => scopes::are_on(),
+        Kind::KernelLaunch { .. } => scopes::are_noting(),
+        _ => false,
+    }
+}
+
+/// The call of a thunk that is the one to be looked at, and not one that it leads to; and whether it is the driver's.
+fn call_of(frame: &Frame) -> Option<(Call, bool)> {
+    match frame.thunk.role() {
+        Role::Driver(call) | Role::Front(call) => Some((call, true)),
+        Role::Runtime(call) if !frame.thunk.is_fed(call) => Some((call, false)),
+        Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) | Role::Nccl(_) => None,
+    }
+}
+
+/// A call is about to go on.
+#[cold]
+pub fn enters(frame: &Frame) {
+    let Some((call, is_driver)) = call_of(frame) else {
+        return;
+    };
+    match call.kind() {
+        Kind::KernelLaunch { .. } if scopes::are_noting() => {
+            if let Some(stream) = stream(call, is_driver, frame) {
+                scopes::launch_begins(place(frame), stream, frame.thunk.is_per_thread());
+            }
+        }
+        Kind::KernelLaunch { .. } => scopes::launches(),
+        Kind::Graph(GraphCall::Destroy) => scopes::graph_is_destroyed(frame.args[0]),
+        Kind::Graph(GraphCall::DestroyExec) => scopes::exec_is_destroyed(frame.args[0]),
+        _ => {}
+    }
+}
+
+/// It has returned.
+#[cold]
+pub fn returns(frame: &Frame, succeeded: bool) {
+    let Some((call, is_driver)) = call_of(frame) else {
+        return;
+    };
+    let [first, second, ..] = frame.args;
+    match call.kind() {
+        Kind::KernelLaunch { .. } if scopes::are_noting() => {
+            let launch = launch(call, is_driver, frame);
+            if let (Some(stream), Some(launch)) = (stream(call, is_driver, frame), launch) {
+                let per_thread = frame.thunk.is_per_thread();
+                scopes::launch_ends(place(frame), stream, per_thread, launch, succeeded);
+            }
+        }
+        Kind::CaptureEnd => scopes::capture_ends(written(second).filter(|_| succeeded)),
+        Kind::Graph(what) if succeeded => match what {
+            GraphCall::Instantiate => {
+                if let Some(exec) = written(first) {
+                    scopes::instantiated(exec, second);
+                }
+            }
+            GraphCall::Clone => {
+                if let Some(clone) = written(first) {
+                    scopes::cloned(clone, second);
+                }
+            }
+            GraphCall::Update => scopes::updated(first, second),
+            GraphCall::Destroy | GraphCall::DestroyExec => {}
+        },
+        _ => {}
+    }
+}
+
+/// What tells this call from the others of its thread.
+fn place(frame: &Frame) -> usize {
+    core::ptr::from_ref(frame).addr()
+}
+
+/// The handle that a function which has succeeded has written.
+fn written(place: usize) -> Option<usize> {
+    let place = core::ptr::with_exposed_provenance::<usize>(place);
+    if place.is_null() {
+        return None;
+    }
+    // SAFETY: the program's place for a handle, into which the function that returns now has written one.
+    Some(unsafe { place.read_unaligned() }).filter(|handle| *handle != 0)
+}
+
+/// The handle of the stream that a launch is for.
+fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
+    let library = match is_driver {
+        true => tllmprof_calls::Library::Driver,
+        false => tllmprof_calls::Library::Runtime,
+    };
+    match call.stream(library) {
+        Stream::None => None,
+        Stream::Word(index) => Some(frame.word(index.into())),
+        Stream::Configured(behind) => configuration(frame).map(|configuration| {
+            // SAFETY: a launch configuration of the program's, which the real function reads as well; it has a stream at
+            // this offset (`Stream::Configured`).
+            unsafe {
+                configuration
+                    .add(behind.into())
+                    .cast::<usize>()
+                    .read_unaligned()
+            }
+        }),
+    }
+}
+
+/// The launch configuration that the first word points to.
+fn configuration(frame: &Frame) -> Option<*const u8> {
+    let configuration = core::ptr::with_exposed_provenance::<u8>(frame.args[0]);
+    (!configuration.is_null()).then_some(configuration)
+}
+
+/// The kernel that a launch has launched.
+fn launch(call: Call, is_driver: bool, frame: &Frame) -> Option<Launch> {
+    let words = frame.args;
+    let is_configured = matches!(
+        call.stream(tllmprof_calls::Library::Driver),
+        Stream::Configured(_)
+    );
+    let grid = match (is_configured, is_driver) {
+        (true, _) => {
+            let grid = configuration(frame)?.cast::<[u32; 3]>();
+            // SAFETY: the program's launch configuration, with which the call has succeeded, begins with the grid.
+            unsafe { grid.read_unaligned() }
+        }
+        (false, true) => [words[1] as u32, words[2] as u32, words[3] as u32],
+        // A `dim3` takes two words.
+        (false, false) => [
+            words[1] as u32,
+            (words[1] as u64 >> 32) as u32,
+            words[2] as u32,
+        ],
+    };
+    // The runtime's is an address of the program's, not a handle of the driver's.
+    let function = match (is_driver, is_configured) {
+        (true, false) => words[0],
+        (true, true) => words[1],
+        (false, _) => 0,
+    };
+    Some(Launch { function, grid })
+}

@@ -1,0 +1,44 @@
+//! Which nodes a call makes, while a stream is captured.
+//!
+//! The driver is asked how many nodes the stream's graph has before the call and after it: those in between came meanwhile. If
+//! there is one, it is the call's, as a launch that succeeded has made one. If there are more, another thread captures into
+//! the same graph, and none of them is taken for this call's.
+
+use crate::driver::{self, Captured, Stream};
+use crate::graphs::{self, Launch, Node};
+use crate::stack;
+
+/// The calling thread is about to launch a kernel, while some stream is captured. `frame` tells this call from others.
+pub fn launch_begins(frame: usize, handle: usize, per_thread: bool) {
+    let captured = driver::captured(Stream { handle, per_thread });
+    stack::with(|open| {
+        let (frame, captured) = match captured {
+            Some(captured) => (frame, captured),
+            None => (0, Captured { graph: 0, nodes: 0 }),
+        };
+        open.pending.set(frame, captured);
+    });
+}
+
+/// The launch has returned.
+pub fn launch_ends(frame: usize, handle: usize, per_thread: bool, launch: Launch, succeeded: bool) {
+    let pending = stack::with(|open| (open.pending.take(), open.scope()));
+    let Some(((begun, before), scope)) = pending else {
+        return;
+    };
+    if begun != frame || frame == 0 || !succeeded {
+        return;
+    }
+    let Some(after) = driver::captured(Stream { handle, per_thread }) else {
+        return;
+    };
+    if after.graph != before.graph {
+        return;
+    }
+    let made = before.nodes..after.nodes;
+    if made.len() == 1 {
+        graphs::made(before.graph, made.start, Node::kernel(scope, launch));
+    } else if !made.is_empty() {
+        graphs::unsure(before.graph, made);
+    }
+}

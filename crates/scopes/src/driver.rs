@@ -1,0 +1,152 @@
+//! The driver's functions that say what is captured. While a stream is captured these alone are called: the driver permits
+//! them in every mode of capture, and none of them changes anything or waits.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+use tllmprof_platform::libcuda::functions;
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::{elf, function, libcuda};
+use tllmprof_sync::Published;
+
+type Handle = *mut c_void;
+
+functions! {
+    /// What is used of libcuda here; a function that it lacks is none.
+    Functions
+
+    // Without a place for dependencies neither fails for edges that have data.
+    capture_2: fn(Handle, &mut c_int, &mut u64, &mut Handle, Option<&mut Handle>, Option<&mut usize>)
+        = c"cuStreamGetCaptureInfo_v2";
+    capture_3: fn(Handle, &mut c_int, &mut u64, &mut Handle, Option<&mut Handle>, Option<&mut Handle>,
+                  Option<&mut usize>)
+        = c"cuStreamGetCaptureInfo_v3";
+    count: fn(Handle, Option<&mut Handle>, &mut usize) = c"cuGraphGetNodes";
+    node_type: fn(Handle, &mut c_int) = c"cuGraphNodeGetType";
+}
+
+/// `cuGraphGetNodes` with room for handles.
+type Nodes = unsafe extern "C" fn(Handle, *mut Handle, *mut usize) -> c_int;
+
+lifecycle::global! {
+    #[fork(keep = "the child has the driver loaded, too")]
+    static FUNCTIONS: Published<Functions> = Published::none();
+}
+
+/// Handles that stand for the default streams.
+const LEGACY: usize = 1;
+const PER_THREAD: usize = 2;
+/// `CU_STREAM_CAPTURE_STATUS_ACTIVE`.
+const ACTIVE: c_int = 1;
+
+/// Types of nodes (`CUgraphNodeType`) that matter here.
+const KERNEL: c_int = 0;
+const GRAPH: c_int = 4;
+const EMPTY: c_int = 5;
+const CONDITIONAL: c_int = 13;
+
+/// A stream, as a call names it.
+#[derive(Clone, Copy)]
+pub struct Stream {
+    pub handle: usize,
+    /// Handle 0 is the calling thread's own stream.
+    pub per_thread: bool,
+}
+
+/// What the nodes of a graph are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Shape {
+    pub nodes: usize,
+    pub kernels: usize,
+    /// There are nodes whose kernels, or whose followers, may be numbered in another way.
+    pub is_nested: bool,
+}
+
+/// The graph that a stream is captured into, and how many nodes it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Captured {
+    pub graph: usize,
+    pub nodes: usize,
+}
+
+fn handle(of: usize) -> Handle {
+    core::ptr::with_exposed_provenance_mut(of)
+}
+
+impl Functions {
+    fn get() -> Option<&'static Self> {
+        let known = FUNCTIONS.get();
+        // A driver that was unloaded is not used any more: what stands there is another module's.
+        let is_there = |functions: &&Self| {
+            elf::containing(functions.start).is_some_and(|module| {
+                module.start == functions.start && module.soname() == Some(libcuda::NAME)
+            })
+        };
+        known
+            .filter(is_there)
+            .or_else(|| FUNCTIONS.publish(known, Self::load()?))
+    }
+}
+
+/// What `stream` is captured into, if it is.
+pub fn captured(stream: Stream) -> Option<Captured> {
+    let stream = match stream.handle {
+        0 if stream.per_thread => PER_THREAD,
+        // It cannot be captured, and to ask is an error beside a capture.
+        0 | LEGACY => return None,
+        handle => handle,
+    };
+    let functions = Functions::get()?;
+    let (mut status, mut id, mut graph) = (0, 0, null_mut());
+    let stream = handle(stream);
+    let result = match (functions.capture_3, functions.capture_2) {
+        (Some(info), _) => info(stream, &mut status, &mut id, &mut graph, None, None, None),
+        (None, Some(info)) => info(stream, &mut status, &mut id, &mut graph, None, None),
+        (None, None) => return None,
+    };
+    if result != 0 || status != ACTIVE || graph.is_null() {
+        return None;
+    }
+    let mut nodes = 0;
+    let result = (functions.count?)(graph, None, &mut nodes);
+    (result == 0).then(|| Captured {
+        graph: graph.expose_provenance(),
+        nodes,
+    })
+}
+
+/// What the nodes of a graph are that is captured no more. The program uses it in a call that returns now.
+pub fn shape(graph: usize) -> Option<Shape> {
+    let functions = Functions::get()?;
+    let (count, node_type) = (functions.count?, functions.node_type?);
+    let mut nodes = 0;
+    if count(handle(graph), None, &mut nodes) != 0 {
+        return None;
+    }
+    let mut handles = vec![null_mut(); nodes];
+    // The same function, with room for handles: what the safe type above has no word for.
+    let address = count as *mut c_void;
+    // SAFETY: `count` is `cuGraphGetNodes`, which is of this type as well.
+    let list: Nodes = unsafe { function::at(address) }?;
+    let mut listed = nodes;
+    // SAFETY: there is room for `listed` handles, which is what the driver is given.
+    if unsafe { list(handle(graph), handles.as_mut_ptr(), &raw mut listed) } != 0 {
+        return None;
+    }
+    let mut shape = Shape {
+        nodes,
+        ..Shape::default()
+    };
+    for node in handles.into_iter().take(listed) {
+        let mut kind = -1;
+        if node.is_null() || node_type(node, &mut kind) != 0 {
+            return None;
+        }
+        match kind {
+            KERNEL => shape.kernels += 1,
+            GRAPH | EMPTY | CONDITIONAL => shape.is_nested = true,
+            _ => {}
+        }
+    }
+    (listed == nodes).then_some(shape)
+}

@@ -1,0 +1,445 @@
+//! Graphs, from the calls that make their nodes to what is launched of them.
+
+use core::hash::Hasher;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::DefaultHasher;
+use std::sync::Arc;
+
+use tllmprof_platform::driver::Driver;
+use tllmprof_platform::lifecycle;
+use tllmprof_record::GraphState;
+use tllmprof_sync::{Guard, Lock};
+
+use crate::driver::{self, Shape};
+use crate::paths;
+
+/// Nodes that are kept of all graphs together, 24 bytes each, and graphs.
+pub const MOST_NODES: usize = 1 << 20;
+const MOST_GRAPHS: u32 = (1 << 20) - 1;
+/// How long a call of the program's waits for what is known of graphs: it is locked for moments, and longer only where
+/// CUPTI takes long to say how it calls a graph.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+lifecycle::global! {
+    stage: Sinks;
+
+    #[fork(hold, reset)]
+    static GRAPHS: Lock<Option<Box<Graphs>>> = Lock::new(None);
+    /// Something was not seen, as the lock was not to be had: all that is captured now is incomplete.
+    #[fork(reset)]
+    static MISSED: AtomicBool = AtomicBool::new(false);
+}
+
+/// What is known of a kernel where it is launched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Launch {
+    /// The driver's handle of its function; 0 where a runtime that is not followed launches it.
+    pub function: usize,
+    pub grid: [u32; 3],
+}
+
+/// A node of a captured graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Node {
+    /// No launch that was seen made it.
+    Unseen,
+    Kernel {
+        scope: u32,
+        launch: Launch,
+    },
+}
+
+impl Node {
+    pub const fn kernel(scope: u32, launch: Launch) -> Self {
+        Self::Kernel { scope, launch }
+    }
+}
+
+/// A graph that was captured, and its nodes in the order of capture.
+#[derive(Debug)]
+pub struct Captured {
+    /// The number that the record has it by; 0 before it has one.
+    pub number: u32,
+    pub nodes: Vec<Node>,
+    /// How many nodes it has in all: those behind the last launch are not in `nodes`.
+    pub total: usize,
+    /// Of the functions of its kernels, by their handles, the hashes of their names, as far as the driver gives them.
+    pub names: HashMap<usize, u64>,
+    /// The [`paths::stamp`] of where its nodes were written last.
+    pub written: AtomicU64,
+}
+
+impl Captured {
+    pub fn new(number: u32, nodes: Vec<Node>) -> Self {
+        Self {
+            number,
+            total: nodes.len(),
+            nodes,
+            names: HashMap::new(),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// Asks the driver for the names of the functions, while a graph keeps these.
+    fn learn_names(&mut self) {
+        let Some(driver) = Driver::get() else { return };
+        for node in &self.nodes {
+            let Node::Kernel { launch, .. } = node else {
+                continue;
+            };
+            if launch.function == 0 || self.names.contains_key(&launch.function) {
+                continue;
+            }
+            let hash = driver.with_kernel_name(launch.function as u64, name_hash);
+            self.names.extend(hash.map(|hash| (launch.function, hash)));
+        }
+    }
+}
+
+/// What names are compared by.
+#[must_use]
+pub fn name_hash(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    hasher.finish()
+}
+
+/// A graph of the program's.
+#[derive(Debug)]
+struct Graph {
+    captured: Arc<Captured>,
+    /// Its capture has not ended.
+    is_open: bool,
+    is_full: bool,
+}
+
+/// An executable graph.
+#[derive(Clone, Debug)]
+pub struct Exec {
+    /// How CUPTI calls it.
+    pub id: Option<u32>,
+    pub of: Of,
+}
+
+/// What an executable graph was made of.
+#[derive(Clone, Debug)]
+pub enum Of {
+    Captured(Arc<Captured>),
+    /// Why that is not known.
+    Not(GraphState),
+}
+
+#[derive(Debug, Default)]
+pub struct Graphs {
+    graphs: HashMap<usize, Graph>,
+    pub execs: BTreeMap<usize, Exec>,
+    /// Those that CUPTI has named, by that name. An executable graph that is destroyed stays here until the end of the window
+    /// of kernels.
+    pub named: BTreeMap<u32, Of>,
+    nodes: usize,
+    last: u32,
+}
+
+/// What is known of graphs, where `patience` suffices.
+fn lock() -> Option<Guard<'static, Option<Box<Graphs>>>> {
+    let guard = GRAPHS.lock_for(PATIENCE);
+    if guard.is_none() {
+        MISSED.store(true, Ordering::Relaxed);
+    }
+    guard
+}
+
+fn with<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
+    let mut guard = lock()?;
+    let graphs = guard.get_or_insert_default();
+    if MISSED.swap(false, Ordering::Relaxed) {
+        graphs.forget();
+    }
+    Some(act(graphs))
+}
+
+/// As [`with`], for the thread of the library's own that judges.
+pub fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
+    with(act)
+}
+
+/// A launch has made the node of this number.
+pub fn made(graph: usize, index: usize, node: Node) {
+    with(|graphs| graphs.put(graph, index..index + 1, node));
+}
+
+/// These nodes were made while several calls captured into the graph.
+pub fn unsure(graph: usize, nodes: Range<usize>) {
+    with(|graphs| graphs.put(graph, nodes, Node::Unseen));
+}
+
+/// A capture has ended: with this graph, or with none if it failed.
+pub fn capture_ends(graph: Option<usize>) {
+    with(|graphs| match graph {
+        Some(graph) => {
+            if let Some(graph) = graphs.graphs.get_mut(&graph) {
+                graph.is_open = false;
+            }
+        }
+        // Which one it was is not known; what others capture meanwhile has unseen nodes from now on.
+        None => graphs.drop_graphs(|graph| graph.is_open),
+    });
+}
+
+/// An executable graph has been made of a graph.
+pub fn instantiated(exec: usize, graph: usize) {
+    let shape = driver::shape(graph);
+    with(|graphs| {
+        let of = graphs.of(graph, shape);
+        graphs.execs.insert(exec, Exec { id: None, of });
+    });
+}
+
+/// A graph has been copied.
+pub fn cloned(clone: usize, original: usize) {
+    with(|graphs| {
+        graphs.graphs.remove(&clone);
+        if let Some(graph) = graphs.graphs.get(&original) {
+            let captured = graph.captured.clone();
+            let is_full = graph.is_full;
+            let copy = Graph {
+                captured,
+                is_open: false,
+                is_full,
+            };
+            graphs.graphs.insert(clone, copy);
+        }
+    });
+}
+
+/// An executable graph has been changed to what a graph is.
+pub fn updated(exec: usize, graph: usize) {
+    let shape = driver::shape(graph);
+    with(|graphs| {
+        let new = graphs.of(graph, shape);
+        let Some(known) = graphs.execs.get(&exec) else {
+            return;
+        };
+        let id = known.id;
+        let of = match (&known.of, new) {
+            (Of::Captured(old), Of::Captured(new)) => match merged(old, &new) {
+                Some(nodes) => graphs.number(nodes, new.total),
+                None => Of::Not(GraphState::Changed),
+            },
+            _ => Of::Not(GraphState::Changed),
+        };
+        if let Some(id) = id {
+            graphs.named.insert(id, of.clone());
+        }
+        graphs.execs.insert(exec, Exec { id, of });
+    });
+}
+
+/// What the nodes are of an executable graph that was made of one graph and updated by another: the kernels of the second,
+/// in scopes in which both have them. `None`: they are not alike.
+pub fn merged(old: &Captured, new: &Captured) -> Option<Vec<Node>> {
+    if old.nodes.len() != new.nodes.len() || old.total != new.total {
+        return None;
+    }
+    let pairs = old.nodes.iter().zip(&new.nodes);
+    let both = pairs.map(|pair| match pair {
+        (Node::Kernel { scope, .. }, Node::Kernel { scope: now, launch }) => {
+            let scope = if scope == now { *now } else { paths::UNKNOWN };
+            Node::kernel(scope, *launch)
+        }
+        _ => Node::Unseen,
+    });
+    Some(both.collect())
+}
+
+/// A graph is about to be destroyed.
+pub fn graph_is_destroyed(graph: usize) {
+    with(|graphs| graphs.graphs.remove(&graph));
+}
+
+/// An executable graph is about to be destroyed.
+pub fn exec_is_destroyed(exec: usize) {
+    with(|graphs| graphs.execs.remove(&exec));
+}
+
+/// CUPTI has come: how it called graphs before says nothing any more.
+pub fn forget_names() {
+    with(|graphs| {
+        graphs.named.clear();
+        for exec in graphs.execs.values_mut() {
+            exec.id = None;
+        }
+    });
+}
+
+/// Asks `id` how CUPTI calls each executable graph of which that is not known. On the worker's thread.
+///
+/// One at a time under the lock, so that none is destroyed meanwhile.
+pub fn resolve(mut id: impl FnMut(usize) -> Option<u32>) {
+    let mut next = 0;
+    loop {
+        let went_on = with(|graphs| {
+            let mut rest = graphs.execs.range_mut(next..);
+            let (exec, known) = rest.find(|(_, known)| known.id.is_none())?;
+            known.id = id(*exec);
+            if let Some(id) = known.id {
+                graphs.named.insert(id, known.of.clone());
+            }
+            exec.checked_add(1)
+        });
+        match went_on.flatten() {
+            Some(more) => next = more,
+            None => return,
+        }
+    }
+}
+
+impl Graphs {
+    /// What was seen of captures may lack something.
+    fn forget(&mut self) {
+        self.drop_graphs(|_| true);
+        for exec in self.execs.values_mut() {
+            exec.of = Of::Not(GraphState::NotCaptured);
+        }
+        self.named.clear();
+    }
+
+    fn drop_graphs(&mut self, which: impl Fn(&Graph) -> bool) {
+        self.graphs.retain(|_, graph| !which(graph));
+    }
+
+    /// How many nodes there are, each of them counted once for the graphs that share it.
+    fn count(&mut self) {
+        let graphs = self.graphs.values().map(|graph| &graph.captured);
+        let execs = self.execs.values().filter_map(|exec| match &exec.of {
+            Of::Captured(captured) => Some(captured),
+            Of::Not(_) => None,
+        });
+        let mut seen: Vec<_> = graphs
+            .chain(execs)
+            .map(|captured| (Arc::as_ptr(captured), captured.nodes.len()))
+            .collect();
+        seen.sort_unstable();
+        seen.dedup();
+        self.nodes = seen.into_iter().map(|(_, nodes)| nodes).sum();
+    }
+
+    const fn room(&self) -> usize {
+        MOST_NODES.saturating_sub(self.nodes)
+    }
+
+    fn put(&mut self, handle: usize, at: Range<usize>, node: Node) {
+        let known = self.graphs.get(&handle);
+        let length = known.map_or(0, |graph| graph.captured.nodes.len());
+        let needs = at.end.saturating_sub(length);
+        if needs > self.room() && known.is_none_or(|graph| !graph.is_full) {
+            self.count(); // some may have gone
+        }
+        let room = self.room();
+        let graph = self.graphs.entry(handle).or_insert_with(|| Graph {
+            captured: Arc::new(Captured::new(0, Vec::new())),
+            is_open: true,
+            is_full: false,
+        });
+        // The handle of a graph that has gone, which nobody has said: the nodes that it had are another's.
+        if !graph.is_open && at.start < graph.captured.nodes.len() {
+            graph.captured = Arc::new(Captured::new(0, Vec::new()));
+            graph.is_full = false;
+        }
+        graph.is_open = true;
+        let more = at.end.saturating_sub(graph.captured.nodes.len());
+        if graph.is_full || more > room {
+            graph.is_full = true;
+            return;
+        }
+        let captured = match Arc::get_mut(&mut graph.captured) {
+            Some(captured) => captured,
+            None => {
+                // Something was made of it by now, and stays as it is.
+                let nodes = graph.captured.nodes.clone();
+                self.nodes += nodes.len();
+                graph.captured = Arc::new(Captured::new(0, nodes));
+                let Some(captured) = Arc::get_mut(&mut graph.captured) else {
+                    return;
+                };
+                captured
+            }
+        };
+        if more > 0 {
+            captured.nodes.resize(at.end, Node::Unseen);
+            self.nodes += more;
+        }
+        for index in at {
+            captured.nodes[index] = node;
+        }
+    }
+
+    #[cfg(test)]
+    pub fn nodes_of(&self, graph: usize) -> Option<Vec<Node>> {
+        Some(self.graphs.get(&graph)?.captured.nodes.clone())
+    }
+
+    /// What the graph's kernels are is not known any more.
+    pub fn withdraw(&mut self, id: u32) {
+        let of = Of::Not(GraphState::Differs);
+        for exec in self.execs.values_mut().filter(|exec| exec.id == Some(id)) {
+            exec.of = of.clone();
+        }
+        self.named.insert(id, of);
+    }
+
+    /// The executable graphs that have gone will not run again.
+    pub fn forget_gone(&mut self) {
+        let there: Vec<_> = self.execs.values().filter_map(|exec| exec.id).collect();
+        self.named.retain(|id, _| there.contains(id));
+    }
+
+    /// What is made of a graph of this shape.
+    fn of(&mut self, handle: usize, shape: Option<Shape>) -> Of {
+        let Some(graph) = self.graphs.get_mut(&handle) else {
+            return Of::Not(GraphState::NotCaptured);
+        };
+        let nodes = &graph.captured.nodes;
+        let kernels = nodes.iter().filter(|node| **node != Node::Unseen).count();
+        let why = match shape {
+            _ if graph.is_full => GraphState::TooMany,
+            None => GraphState::NotCaptured,
+            Some(shape) if shape.is_nested => GraphState::Nested,
+            // Nodes were removed, or there is no such kernel.
+            Some(shape) if shape.nodes < nodes.len() || shape.kernels < kernels => {
+                GraphState::Changed
+            }
+            Some(shape) => return self.numbered(handle, shape.nodes),
+        };
+        Of::Not(why)
+    }
+
+    fn numbered(&mut self, handle: usize, total: usize) -> Of {
+        let Some(graph) = self.graphs.get(&handle) else {
+            return Of::Not(GraphState::NotCaptured);
+        };
+        if graph.captured.number != 0 && graph.captured.total == total {
+            return Of::Captured(graph.captured.clone());
+        }
+        let of = self.number(graph.captured.nodes.clone(), total);
+        if let (Of::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
+            graph.captured = captured.clone();
+        }
+        of
+    }
+
+    /// A captured graph of these nodes, with a number of its own.
+    fn number(&mut self, nodes: Vec<Node>, total: usize) -> Of {
+        if self.last >= MOST_GRAPHS {
+            return Of::Not(GraphState::TooMany);
+        }
+        self.last += 1;
+        let mut captured = Captured::new(self.last, nodes);
+        captured.total = total;
+        captured.learn_names();
+        Of::Captured(Arc::new(captured))
+    }
+}

@@ -1,0 +1,58 @@
+//! Whose time the GPU's is (`TLLMPROF_LAYERS`): what is open on each thread, as a path (a *scope*), and in which scope
+//! each node of a CUDA graph was captured.
+//!
+//! [`paths`] numbers the paths, [`stack`] is what is open on each thread, [`capture`] finds out which nodes a call makes
+//! while a stream is captured, [`graphs`] follows graphs from there to what is launched, and [`judge`] compares the kernels of
+//! a replay with those of the capture and writes down what is known. Nothing is done at a replay, and nothing at all without
+//! the variable.
+
+mod capture;
+mod driver;
+mod graphs;
+mod judge;
+mod paths;
+mod stack;
+#[cfg(test)]
+mod tests;
+
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use tllmprof_config::Settings;
+use tllmprof_platform::lifecycle;
+use tllmprof_session as session;
+
+pub use capture::{launch_begins, launch_ends};
+pub use graphs::{
+    Launch, capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed,
+    instantiated, name_hash, resolve, updated,
+};
+pub use judge::{Replayed, judge, node};
+pub use stack::{OWN, launches, pop, push};
+
+lifecycle::global! {
+    /// Scopes are followed.
+    #[fork(keep = "the settings are the same")]
+    static ARE_ON: AtomicBool = AtomicBool::new(false);
+}
+
+/// Remembers what is asked for. For the constructor.
+pub fn start(settings: &Settings) {
+    ARE_ON.store(are_asked_for(settings), Ordering::Relaxed);
+}
+
+/// Whether scopes are wanted: there has to be a record that they come into.
+pub fn are_asked_for(settings: &Settings) -> bool {
+    settings.layers && tllmprof_recorder::is_asked_for(settings)
+}
+
+/// Whether scopes are followed.
+#[inline]
+pub fn are_on() -> bool {
+    ARE_ON.load(Ordering::Relaxed)
+}
+
+/// Whether the nodes that calls make are noted now: some stream is captured.
+#[inline]
+pub fn are_noting() -> bool {
+    are_on() && session::is_any_capturing()
+}

@@ -1,0 +1,131 @@
+//! Paths of what is open, each with a number: the same path has the same number for as long as the process lives.
+//!
+//! A table of hashes, open addressing; nothing is ever removed, nothing locked, and a path's number is its place. Two paths of
+//! the same 64 bits of hash would be one; that is not expected to happen.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use tllmprof_platform::{ids, lifecycle};
+use tllmprof_record::{Event, What};
+use tllmprof_recorder as recorder;
+use tllmprof_recorder::Label;
+use tllmprof_sync::Published;
+use tllmprof_sync::hash::MIX;
+
+/// Paths that are known: a model of 100 layers has some thousands.
+const PLACES: usize = 1 << 15;
+/// How far a path may lie behind its place.
+const REACH: usize = 32;
+
+/// Nothing is open.
+pub const NONE: u32 = 0;
+/// Something is open that there was no room for, so what is open is not known.
+pub const UNKNOWN: u32 = (1 << 24) - 1;
+
+struct Place {
+    /// The path's hash; 0 for a free place.
+    hash: AtomicU64,
+    /// The innermost part; none until it is written.
+    name: Published<Label>,
+    parent: AtomicU32,
+    /// The [`stamp`] of where it was written last.
+    written: AtomicU64,
+}
+
+lifecycle::global! {
+    #[fork(keep = "names and numbers are inherited")]
+    static TABLE: [Place; PLACES] = [const {
+        Place {
+            hash: AtomicU64::new(0),
+            name: Published::none(),
+            parent: AtomicU32::new(0),
+            written: AtomicU64::new(0),
+        }
+    }; PLACES];
+}
+
+fn hash(parent: u32, name: &[u8]) -> u64 {
+    let mix = |hash: u64, word: u64| {
+        let product = u128::from(hash ^ word) * u128::from(MIX);
+        (product >> 64) as u64 ^ product as u64
+    };
+    let mut hash = mix(
+        MIX ^ name.len() as u64,
+        u64::from(parent) ^ 0x5bd1_e995_5bd1_e995,
+    );
+    let (words, rest) = name.as_chunks::<8>();
+    for word in words {
+        hash = mix(hash, u64::from_le_bytes(*word));
+    }
+    let last = rest
+        .iter()
+        .fold(0, |last: u64, byte| last << 8 | u64::from(*byte));
+    mix(hash, last).max(1)
+}
+
+/// The path of `name` within the path `parent`; [`UNKNOWN`] where there is no room.
+pub fn within(parent: u32, name: &[u8]) -> u32 {
+    let name = name.get(..recorder::LONGEST).unwrap_or(name);
+    if parent == UNKNOWN || name.is_empty() {
+        return parent;
+    }
+    let hash = hash(parent, name);
+    for step in 0..REACH {
+        let index = (hash as usize).wrapping_add(step) % PLACES;
+        let place = &TABLE[index];
+        let found = match place
+            .hash
+            .compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire)
+        {
+            Ok(_) => {
+                place.parent.store(parent, Ordering::Relaxed);
+                // Where there is no more room for names, the place stays as it is, for good.
+                place.name.set(Label::keep(|| name.iter().copied()));
+                hash
+            }
+            Err(found) => found,
+        };
+        if found == hash {
+            // Another thread may be in the middle of writing it: then it is not known, this once.
+            return match place.name.get() {
+                Some(_) => index as u32 + 1,
+                None => UNKNOWN,
+            };
+        }
+    }
+    UNKNOWN
+}
+
+fn place(path: u32) -> Option<&'static Place> {
+    TABLE.get((path as usize).checked_sub(1)?)
+}
+
+/// The innermost part of a path.
+pub fn name(path: u32) -> Option<&'static [u8]> {
+    Some(place(path)?.name.get()?.text())
+}
+
+/// What is written is of use for this process's record, and where windows go from it, for as long as names are the same.
+pub fn stamp() -> u64 {
+    u64::from(ids::process().cast_unsigned()) << 32 | u64::from(recorder::era())
+}
+
+/// Has the record know a path, and those around it; the path.
+pub fn write(path: u32) -> u32 {
+    let stamp = stamp();
+    let mut next = path;
+    while let Some(place) = place(next)
+        && place.written.swap(stamp, Ordering::Relaxed) != stamp
+        && let Some(name) = place.name.get()
+    {
+        let parent = place.parent.load(Ordering::Relaxed);
+        let scope = What::Scope {
+            id: next,
+            parent,
+            name: name.id(),
+        };
+        recorder::latest(&Event::new(0, 0, scope));
+        next = parent;
+    }
+    path
+}

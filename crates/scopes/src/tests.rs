@@ -1,0 +1,240 @@
+//! What is open, and what becomes of graphs, without a driver.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use tllmprof_record::GraphState;
+
+use crate::graphs::{self, Captured, Graphs, Launch, Node, Of};
+use crate::judge::{Kernel, difference};
+use crate::{OWN, capture_ends, node, paths, pop, push, stack};
+
+/// What is known of graphs is one in a process.
+static GRAPHS: Mutex<()> = Mutex::new(());
+
+fn scope() -> u32 {
+    stack::with(|open| open.scope()).unwrap()
+}
+
+fn path(names: &[&str]) -> u32 {
+    let within = |path, name: &&str| paths::within(path, name.as_bytes());
+    names.iter().fold(paths::NONE, within)
+}
+
+#[test]
+fn the_same_path_has_the_same_number() {
+    let one = path(&["model", "layers.0"]);
+    assert_eq!(path(&["model", "layers.0"]), one);
+    assert_eq!(paths::name(one), Some(&b"layers.0"[..]));
+    let others = [
+        path(&["model"]),
+        path(&["layers.0"]),
+        path(&["model", "layers.1"]),
+    ];
+    assert!(!others.contains(&one) && !others.contains(&paths::NONE));
+    assert_eq!(paths::within(paths::UNKNOWN, b"part"), paths::UNKNOWN);
+    assert_eq!(paths::name(paths::UNKNOWN), None);
+}
+
+#[test]
+fn what_is_opened_is_closed_by_its_own_domain() {
+    const OTHER: usize = 0x70;
+    assert_eq!(scope(), paths::NONE);
+    pop(OWN);
+    push(OWN, b"model");
+    push(OTHER, b"range");
+    push(OWN, b"model.head");
+    assert_eq!(scope(), path(&["model", "range", "model.head"]));
+    pop(OTHER);
+    assert_eq!(scope(), path(&["model", "model.head"]));
+    pop(OTHER);
+    assert_eq!(
+        scope(),
+        path(&["model", "model.head"]),
+        "it has nothing open"
+    );
+    pop(OWN);
+    assert_eq!(scope(), path(&["model"]));
+    pop(OWN);
+    assert_eq!(scope(), paths::NONE);
+}
+
+#[test]
+fn what_lies_too_deep_is_not_known() {
+    for _ in 0..64 {
+        push(OWN, b"deep");
+    }
+    let deepest = scope();
+    assert_ne!(deepest, paths::UNKNOWN);
+    push(OWN, b"deeper");
+    push(OWN, b"deeper");
+    assert_eq!(scope(), paths::UNKNOWN);
+    pop(OWN);
+    assert_eq!(scope(), paths::UNKNOWN);
+    pop(OWN);
+    assert_eq!(scope(), deepest);
+    for _ in 0..64 {
+        pop(OWN);
+    }
+    assert_eq!(scope(), paths::NONE);
+}
+
+#[test]
+fn each_thread_has_its_own() {
+    push(OWN, b"here");
+    std::thread::spawn(|| assert_eq!(scope(), paths::NONE))
+        .join()
+        .unwrap();
+    pop(OWN);
+}
+
+fn kernel(scope: u32, function: usize) -> Node {
+    let grid = [function as u32, 1, 1];
+    Node::kernel(scope, Launch { function, grid })
+}
+
+/// The nodes that are known of a graph.
+fn nodes(graph: usize) -> Option<Vec<Node>> {
+    graphs::with_all(|graphs| graphs.nodes_of(graph)).unwrap()
+}
+
+#[test]
+fn nodes_are_where_they_were_made() {
+    let _alone = GRAPHS.lock().unwrap();
+    graphs::made(0x10, 1, kernel(5, 1));
+    graphs::made(0x10, 4, kernel(6, 2));
+    graphs::unsure(0x10, 2..4);
+    let expected = [
+        Node::Unseen,
+        kernel(5, 1),
+        Node::Unseen,
+        Node::Unseen,
+        kernel(6, 2),
+    ];
+    assert_eq!(nodes(0x10).unwrap(), expected);
+    capture_ends(Some(0x10));
+    // A capture that fails takes what was being captured with it, and nothing else.
+    graphs::made(0x20, 0, kernel(7, 3));
+    capture_ends(None);
+    assert_eq!(nodes(0x20), None);
+    assert_eq!(nodes(0x10).unwrap(), expected);
+    // A copy is as the graph was; one that is captured where it was has nothing of it.
+    crate::cloned(0x30, 0x10);
+    graphs::made(0x10, 0, kernel(8, 4));
+    assert_eq!(nodes(0x10).unwrap(), [kernel(8, 4)]);
+    assert_eq!(nodes(0x30).unwrap(), expected);
+    capture_ends(Some(0x10));
+    crate::graph_is_destroyed(0x10);
+    crate::graph_is_destroyed(0x30);
+    assert_eq!((nodes(0x10), nodes(0x30)), (None, None));
+}
+
+#[test]
+fn there_is_room_for_so_many_nodes() {
+    let _alone = GRAPHS.lock().unwrap();
+    graphs::made(0x40, graphs::MOST_NODES - 1, kernel(1, 1));
+    graphs::made(0x50, 0, kernel(1, 1));
+    assert_eq!(nodes(0x50).unwrap(), [], "there is no room");
+    crate::graph_is_destroyed(0x40);
+    graphs::made(0x60, 0, kernel(1, 1));
+    assert_eq!(nodes(0x60).unwrap(), [kernel(1, 1)], "there is again");
+    for graph in [0x50, 0x60] {
+        crate::graph_is_destroyed(graph);
+    }
+}
+
+/// A graph of these nodes and one more, whose functions of even numbers have names.
+fn captured(nodes: &[Node]) -> Captured {
+    let mut captured = Captured::new(1, nodes.to_vec());
+    captured.total = nodes.len() + 1;
+    captured.names = HashMap::from([(2, 200), (4, 400)]);
+    captured
+}
+
+#[test]
+fn a_graph_that_was_updated_has_the_scopes_that_both_have() {
+    let old = captured(&[kernel(1, 2), kernel(3, 2), Node::Unseen, kernel(4, 5)]);
+    let new = captured(&[kernel(1, 4), kernel(9, 2), kernel(3, 2), Node::Unseen]);
+    let expected = [
+        kernel(1, 4),
+        kernel(paths::UNKNOWN, 2),
+        Node::Unseen,
+        Node::Unseen,
+    ];
+    assert_eq!(graphs::merged(&old, &new).unwrap(), expected);
+    assert_eq!(graphs::merged(&old, &captured(&[kernel(1, 2)])), None);
+}
+
+#[test]
+fn a_kernel_is_another_by_its_name_its_grid_or_its_number() {
+    let graph = captured(&[kernel(1, 2), Node::Unseen, kernel(2, 5), kernel(3, 5)]);
+    let ran = |kernels: &[(u32, u64, u32)]| {
+        let kernels: Vec<_> = kernels
+            .iter()
+            .map(|(node, name, x)| {
+                let grid = [*x, 1, 1];
+                (*node, Some(Kernel { name: *name, grid }))
+            })
+            .collect();
+        difference(&graph, &kernels)
+    };
+    assert_eq!(ran(&[]), None);
+    assert_eq!(
+        ran(&[(0, 200, 2), (1, 7, 7), (2, 9, 5), (3, 9, 5), (4, 1, 1)]),
+        None
+    );
+    assert_eq!(ran(&[(0, 400, 2)]), Some(0), "its name");
+    assert_eq!(ran(&[(0, 200, 3)]), Some(0), "its grid");
+    assert_eq!(
+        ran(&[(2, 9, 5), (3, 8, 5)]),
+        Some(3),
+        "one function has one name"
+    );
+    assert_eq!(ran(&[(5, 1, 1)]), Some(5), "there is no such node");
+    assert_eq!(
+        difference(&graph, &[(0, None)]),
+        Some(0),
+        "it was not always the same"
+    );
+}
+
+#[test]
+fn a_kernel_by_itself_is_no_node() {
+    assert_eq!(node(0), None);
+    assert_eq!(node(7), None);
+    assert_eq!(node(3 << 32 | 9), Some((3, 9)));
+}
+
+#[test]
+fn cupti_names_each_executable_graph_once() {
+    let _alone = GRAPHS.lock().unwrap();
+    crate::instantiated(0x100, 0x90);
+    crate::instantiated(0x200, 0x90);
+    let mut asked = Vec::new();
+    crate::resolve(|exec| {
+        asked.push(exec);
+        (exec == 0x100).then_some(31)
+    });
+    assert_eq!(asked, [0x100, 0x200]);
+    let state = |graphs: &mut Graphs| match graphs.named.get(&31) {
+        Some(Of::Not(why)) => Some(*why),
+        _ => None,
+    };
+    // Nobody has captured it.
+    assert_eq!(
+        graphs::with_all(state).unwrap(),
+        Some(GraphState::NotCaptured)
+    );
+    crate::resolve(|exec| {
+        assert_eq!(exec, 0x200);
+        None
+    });
+    crate::exec_is_destroyed(0x100);
+    assert!(
+        graphs::with_all(state).unwrap().is_some(),
+        "it may have run"
+    );
+    graphs::with_all(Graphs::forget_gone);
+    assert_eq!(graphs::with_all(state).unwrap(), None);
+    crate::exec_is_destroyed(0x200);
+}

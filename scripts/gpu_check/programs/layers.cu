@@ -1,0 +1,112 @@
+// A graph that is captured in NVTX ranges and replayed, and kernels by themselves. Layer L launches L + 1 kernels of its own
+// function, so that the number and the function of a layer's kernels show whether they are its own:
+//   layers MODE STEPS
+// MODE: chain, streams (forked and joined), clone, update, copies (with a copy, a memset and a host function between the layers),
+// child (a graph within the graph). Ends with status 3; prints what a launch took while it was captured.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nvtx3/nvToolsExt.h>
+
+#define CHECK(call)                                                   \
+    do {                                                              \
+        cudaError_t error = (call);                                   \
+        if (error != cudaSuccess) {                                   \
+            printf("%s: %s\n", #call, cudaGetErrorString(error));     \
+            exit(1);                                                  \
+        }                                                             \
+    } while (0)
+
+template <int LAYER> __global__ void of_layer(unsigned *word) { *word = *word * 3 + LAYER; }
+__global__ void of_sample(unsigned *word) { *word += 7; }
+
+static cudaStream_t stream, side;
+static cudaEvent_t forked, joined, done;
+static unsigned *word;
+static const char *mode;
+static int launches;
+
+template <int LAYER> static void layer(cudaStream_t on)
+{
+    char name[32];
+    snprintf(name, sizeof name, "layers.%d", LAYER);
+    nvtxRangePushA(name);
+    for (int i = 0; i <= LAYER; i++)
+        of_layer<LAYER><<<1 + LAYER % 2, 1, 0, on>>>(word);
+    launches += LAYER + 1;
+    nvtxRangePop();
+    if (strcmp(mode, "copies") == 0) {
+        CHECK(cudaMemsetAsync(word + 8, 0, 4, on));
+        CHECK(cudaMemcpyAsync(word + 16, word + 8, 4, cudaMemcpyDeviceToDevice, on));
+        CHECK(cudaLaunchHostFunc(on, [](void *) {}, nullptr));
+    }
+}
+
+static cudaGraph_t captured()
+{
+    cudaGraph_t graph;
+    bool forks = strcmp(mode, "streams") == 0;
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    nvtxRangePushA("model");
+    layer<0>(stream);
+    if (forks) {
+        CHECK(cudaEventRecord(forked, stream));
+        CHECK(cudaStreamWaitEvent(side, forked, 0));
+    }
+    layer<1>(forks ? side : stream);
+    layer<2>(stream);
+    layer<3>(forks ? side : stream);
+    if (forks) {
+        CHECK(cudaEventRecord(joined, side));
+        CHECK(cudaStreamWaitEvent(stream, joined, 0));
+    }
+    layer<4>(stream);
+    nvtxRangePop();
+    CHECK(cudaStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+int main(int, char **arguments)
+{
+    mode = arguments[1];
+    int steps = atoi(arguments[2]);
+    CHECK(cudaMalloc(&word, 256));
+    CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    CHECK(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+    for (cudaEvent_t *event : {&forked, &joined, &done})
+        CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    CHECK(cudaGraphDestroy(captured())); // what is loaded at first is loaded
+    launches = 0;
+    auto began = std::chrono::steady_clock::now();
+    cudaGraph_t graph = captured();
+    auto took = std::chrono::steady_clock::now() - began;
+    printf("%.0f ns a launch\n", (double)std::chrono::nanoseconds(took).count() / launches);
+    if (strcmp(mode, "clone") == 0) {
+        cudaGraph_t clone;
+        CHECK(cudaGraphClone(&clone, graph));
+        CHECK(cudaGraphDestroy(graph));
+        graph = clone;
+    }
+    if (strcmp(mode, "child") == 0) {
+        cudaGraphNode_t node;
+        cudaGraph_t child = captured();
+        CHECK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, child));
+    }
+    cudaGraphExec_t ready;
+    CHECK(cudaGraphInstantiate(&ready, graph, 0));
+    if (strcmp(mode, "update") == 0) {
+        cudaGraphExecUpdateResultInfo info;
+        CHECK(cudaGraphExecUpdate(ready, captured(), &info));
+    }
+    for (int i = 0; i < steps; i++) {
+        CHECK(cudaGraphLaunch(ready, stream));
+        nvtxRangePushA("sample");
+        of_sample<<<1, 1, 0, stream>>>(word);
+        of_sample<<<1, 1, 0, stream>>>(word);
+        nvtxRangePop();
+        CHECK(cudaEventRecord(done, stream));
+        CHECK(cudaEventSynchronize(done));
+    }
+    return 3;
+}

@@ -1,0 +1,263 @@
+//! Layers (`TLLMPROF_LAYERS`) on the stand-in: each kernel of the program is called like the scope that it is launched in, and
+//! the report says the same of it, or that it is not known.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use common::python::pythons;
+use common::{Output, Scratch, built_command, nvtx, repo, run, shim, standin};
+use tllmprof_record::Reader;
+use tllmprof_report::{Layers, Process, Report};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn program() -> &'static PathBuf {
+    static BUILT: OnceLock<(Scratch, PathBuf)> = OnceLock::new();
+    let (_, path) = BUILT.get_or_init(|| {
+        let scratch = Scratch::new("layers-program");
+        let path = nvtx::program_with(&scratch, "layers/program.c", "", &["-l:libcuda.so.1"]);
+        (scratch, path)
+    });
+    path
+}
+
+struct Ran {
+    output: Output,
+    process: Option<Process>,
+}
+
+/// The program in C.
+fn ran(mode: &str, more: &[(&str, &str)]) -> Ran {
+    let mut command = built_command(program());
+    command.args([mode, "20"]);
+    ran_by(command, mode, more)
+}
+
+fn ran_by(mut command: Command, mode: &str, more: &[(&str, &str)]) -> Ran {
+    let scratch = Scratch::new("layers");
+    let folders = std::env::join_paths([standin(), standin().join("cupti")]).unwrap();
+    command
+        .env("LD_LIBRARY_PATH", folders)
+        .env("LD_PRELOAD", shim())
+        .env("TLLMPROF_STEP", "cudaEventSynchronize")
+        .env("TLLMPROF_START_STOP", "5-14")
+        .env("TLLMPROF_TRACE", "%p.tllmprof")
+        .env("TLLMPROF_LAYERS", "1")
+        .env("STANDIN_KERNEL_NS", "1000")
+        .current_dir(scratch.folder())
+        .envs(more.iter().copied());
+    let output = run(&mut command, PATIENCE);
+    let said = (output.out(), output.err());
+    assert_eq!(output.status.code(), Some(7), "{mode}: {said:?}");
+    assert_eq!(said.0, "done\n", "{mode}");
+    let files = fs::read_dir(scratch.folder()).unwrap();
+    let mut files = files.map(|file| file.unwrap().path());
+    let record = files.find(|file| file.extension().is_some_and(|e| e == "tllmprof"));
+    let process = record.map(|record| {
+        let reader = Reader::open(&record).unwrap();
+        Process::read(record, &reader).unwrap()
+    });
+    Ran { output, process }
+}
+
+impl Ran {
+    fn layers(&self) -> &Layers {
+        let process = self.process.as_ref().expect("a record");
+        let layers = process.layers.as_ref();
+        layers.unwrap_or_else(|| panic!("no layers: {}", self.output.err()))
+    }
+
+    /// Kernels by scope.
+    fn known(&self) -> BTreeMap<&str, u64> {
+        let rows = self.layers().rows.iter();
+        rows.map(|row| (row.name.as_str(), row.kernels)).collect()
+    }
+
+    /// Kernels without one, by the reason.
+    fn unknown(&self) -> BTreeMap<&str, u64> {
+        let rows = self.layers().unknown.iter();
+        rows.map(|row| (row.why.text(), row.kernels)).collect()
+    }
+
+    /// Kernels by the program's name for their scope, as a name of modules has it.
+    fn launched(&self) -> BTreeMap<&str, u64> {
+        let process = self.process.as_ref().expect("a record");
+        let kernels = process.kernels.iter();
+        kernels
+            .map(|kernel| (kernel.name.as_str(), kernel.count))
+            .collect()
+    }
+
+    /// Every kernel has the scope that it is called by.
+    fn assert_all_known(&self) {
+        assert_eq!(self.known(), self.launched(), "{}", self.output.err());
+        assert_eq!(self.unknown(), BTreeMap::new());
+        assert!(!self.output.err().contains("TLLMPROF_LAYERS"));
+    }
+}
+
+const NESTED: &str = "the graph has child graphs, conditional or empty nodes";
+const DIFFERS: &str = "a kernel at replay was not the one that was captured";
+const NODE: &str = "a node of the graph whose call was not followed";
+const UNNAMED: &str =
+    "the graph was made before layers were followed, or destroyed while kernels were taken";
+
+#[test]
+fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
+    for mode in [
+        "chain", "streams", "threads", "clone", "update", "failed", "grown",
+    ] {
+        let ran = ran(mode, &[]);
+        ran.assert_all_known();
+        let known = ran.known();
+        assert_eq!(known["sample/logits"], 20, "{mode}: {known:?}");
+        assert_eq!(known["sample"], 10, "{mode}");
+    }
+    let chain = ran("chain", &[]);
+    assert_eq!(chain.known()["model/layers.2/attn"], 10);
+    assert_eq!(chain.layers().kernels, 10 * (8 + 3));
+}
+
+/// In Python: torch modules by their qualified names, and marked functions.
+#[test]
+fn modules_and_functions_of_python_are_scopes() {
+    for python in pythons() {
+        let mut command = built_command(&python.path);
+        command
+            .arg(repo().join("tests/layers/modules/main.py"))
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        let marked = [("TLLMPROF_PY_RANGES", "__main__:attend,__main__:sample")];
+        let ran = ran_by(command, &python.to_string(), &marked);
+        ran.assert_all_known();
+        assert_eq!(ran.known()["Model/first/attend"], 10, "{python}");
+    }
+}
+
+/// What may not be known is not guessed, and what is known is right.
+#[test]
+fn what_is_not_known_has_a_reason() {
+    for (mode, why, of_graph) in [("child", NESTED, 10), ("empty", NESTED, 8)] {
+        let ran = ran(mode, &[]);
+        assert_eq!(
+            ran.unknown(),
+            BTreeMap::from([(why, 10 * of_graph)]),
+            "{mode}"
+        );
+        assert_eq!(
+            ran.known(),
+            BTreeMap::from([("sample", 10), ("sample/logits", 20)])
+        );
+    }
+    for (mode, kernels) in [("explicit", 10), ("moved", 10), ("deep", 10)] {
+        let ran = ran(mode, &[]);
+        assert_eq!(ran.unknown(), BTreeMap::from([(NODE, kernels)]), "{mode}");
+        let mut launched = ran.launched();
+        launched.retain(|name, _| !["unknown", "model/layers.1/moe"].contains(name));
+        assert_eq!(ran.known(), launched, "{mode}");
+    }
+}
+
+/// Two threads that capture into one graph at once: a node that either may have made is neither's.
+#[test]
+fn nodes_that_two_threads_may_have_made_are_not_known() {
+    let ran = ran("shared", &[]);
+    let (known, launched) = (ran.known(), ran.launched());
+    for name in ["model/one", "model/other"] {
+        assert_eq!(launched[name], 3000);
+        assert!(known.get(name).copied().unwrap_or(0) <= 3000, "{known:?}");
+    }
+    let unknown = ran.unknown().get(NODE).copied().unwrap_or(0);
+    let of_graph = known.get("model/one").unwrap_or(&0) + known.get("model/other").unwrap_or(&0);
+    assert_eq!(of_graph + unknown, 6000);
+}
+
+/// Graphs that are made where others were, before and while kernels are taken.
+#[test]
+fn a_graph_that_takes_the_place_of_another_is_its_own() {
+    let ran = ran("again", &[]);
+    let launched = ran.launched();
+    for (name, kernels) in ran.known() {
+        assert!(kernels <= launched[name], "{name}: {kernels}");
+    }
+    // One that is made and destroyed while CUPTI is there was never named.
+    let unknown = ran.unknown();
+    assert!(unknown.keys().all(|why| *why == UNNAMED), "{unknown:?}");
+    assert!(ran.known()["model/layers.1/turn.14"] > 0);
+}
+
+#[test]
+fn a_replay_that_runs_other_kernels_withdraws_the_layers_of_its_graph() {
+    let ran = ran("chain", &[("STANDIN_NODE_SHIFT", "1")]);
+    assert_eq!(ran.unknown(), BTreeMap::from([(DIFFERS, 80)]));
+    assert_eq!(
+        ran.known(),
+        BTreeMap::from([("sample", 10), ("sample/logits", 20)])
+    );
+    let said = ran.output.err();
+    assert_eq!(
+        said.matches("ran another kernel than was captured").count(),
+        1,
+        "{said}"
+    );
+}
+
+#[test]
+fn without_the_variable_nothing_is_followed() {
+    let ran = ran(
+        "chain",
+        &[("TLLMPROF_LAYERS", "0"), ("TLLMPROF_KERNELS", "1")],
+    );
+    let process = ran.process.as_ref().unwrap();
+    assert!(process.layers.is_none());
+    assert_eq!(
+        process
+            .kernels
+            .iter()
+            .map(|kernel| kernel.count)
+            .sum::<u64>(),
+        110
+    );
+}
+
+#[test]
+fn the_report_shows_layers_as_a_tree() {
+    let mut ran = ran("explicit", &[]);
+    let report = Report::new(vec![ran.process.take().unwrap()]);
+    let text = report.text();
+    let rows: Vec<_> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("layers"))
+        .take_while(|line| !line.is_empty())
+        .collect();
+    let of = |name: &str| {
+        let is_it = |line: &&&str| line.split_whitespace().next() == Some(name);
+        let row = rows
+            .iter()
+            .find(is_it)
+            .unwrap_or_else(|| panic!("{name}: {text}"));
+        row.split_whitespace().skip(1).take(2).collect::<Vec<_>>()
+    };
+    assert_eq!(of("model/layers.*"), ["3", "6.00"]);
+    assert_eq!(of("model/layers.*/attn"), ["3", "3.00"]);
+    assert_eq!(of("sample"), ["1", "3.00"]);
+    assert!(
+        text.contains("layer not known: 8.3 %: a node of the graph"),
+        "{text}"
+    );
+    let mut json = Vec::new();
+    report.json(&mut json).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    let process = &json["processes"][0];
+    let share = |rows: &serde_json::Value| -> f64 {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| row["share"].as_f64().unwrap()).sum()
+    };
+    let all = share(&process["layers"]) + share(&process["layers_unknown"]);
+    assert!((all - 1.0).abs() < 1e-9, "{all}");
+}

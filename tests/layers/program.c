@@ -1,0 +1,289 @@
+/* Steps of a graph that was captured in scopes (NVTX ranges), and of a kernel by itself. Each kernel is called like the scope
+ * that it is launched in, so that what a record says of it can be held against its name.
+ *   program MODE STEPS
+ * MODE: chain      one stream
+ *       streams    two of them, forked and joined
+ *       shared     two threads capture into one graph at once
+ *       threads    two threads capture a graph each at once
+ *       clone      what runs is made of a copy
+ *       update     what runs is updated by a graph of the same scopes
+ *       moved      the same, of other scopes in the second layer
+ *       again      every third step has a graph of its own, made where the last was
+ *       failed     a capture that fails comes first
+ *       child      the graph has another one in it
+ *       empty      it has an empty node
+ *       explicit   it has a kernel that was not captured
+ *       grown      it was captured in two parts, the second to a graph that exists
+ *       deep       some scopes lie too deep */
+#define _GNU_SOURCE
+#define STANDIN
+#include "standin_driver.h"
+
+#include <nvtx3/nvToolsExt.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(call)                                                   \
+    do {                                                              \
+        int error = (int)(call);                                      \
+        if (error != 0) {                                             \
+            printf("line %d: error %d\n", __LINE__, error);           \
+            exit(3);                                                  \
+        }                                                             \
+    } while (0)
+
+static CUcontext context;
+static CUmodule module;
+static CUdeviceptr buffer;
+static CUstream stream, side;
+static CUevent forked, joined, done;
+static unsigned int grid = 1;
+
+/* A kernel that is called `name`, launched in the ranges that its parts name. */
+static void launch_on(CUstream on, const char *name)
+{
+    char parts[128], *rest = parts, *part;
+    int depth = 0;
+    snprintf(parts, sizeof parts, "%s", name);
+    while ((part = strsep(&rest, "/")) != NULL) {
+        nvtxRangePushA(part);
+        depth++;
+    }
+    CUfunction kernel;
+    CHECK(cuModuleGetFunction(&kernel, module, name));
+    void *params[] = {&buffer};
+    if (grid % 2 == 0) {
+        CUlaunchConfig config = {.gridDimX = grid, .gridDimY = 1, .gridDimZ = 1, .hStream = on};
+        CHECK(cuLaunchKernelEx(&config, kernel, params, NULL));
+    } else {
+        CHECK(cuLaunchKernel(kernel, grid, 1, 1, 32, 1, 1, 0, on, params, NULL));
+    }
+    grid++;
+    while (depth-- > 0)
+        nvtxRangePop();
+}
+
+static void launch(const char *name)
+{
+    launch_on(stream, name);
+}
+
+static void begin(CUstream on)
+{
+    CHECK(cuStreamBeginCapture_v2(on, CU_STREAM_CAPTURE_MODE_RELAXED));
+}
+
+static void layers(const char *second)
+{
+    char name[64];
+    grid = 1;
+    launch("model/embed");
+    for (int layer = 0; layer < 3; layer++) {
+        snprintf(name, sizeof name, "model/layers.%d/attn", layer);
+        launch(name);
+        CHECK(cuMemsetD8Async(buffer, 1, 8, stream));
+        snprintf(name, sizeof name, "model/layers.%d/%s", layer, layer == 1 ? second : "mlp");
+        launch(name);
+    }
+    launch("model/head");
+}
+
+static CUgraph end(CUstream of)
+{
+    CUgraph graph;
+    CHECK(cuStreamEndCapture(of, &graph));
+    return graph;
+}
+
+static CUgraph captured(const char *second)
+{
+    begin(stream);
+    layers(second);
+    return end(stream);
+}
+
+static CUgraph two_streams(void)
+{
+    begin(stream);
+    grid = 1;
+    launch("model/before");
+    CHECK(cuEventRecord(forked, stream));
+    CHECK(cuStreamWaitEvent(side, forked, 0));
+    for (int i = 0; i < 4; i++) {
+        launch("model/main");
+        launch_on(side, "model/side");
+    }
+    CHECK(cuEventRecord(joined, side));
+    CHECK(cuStreamWaitEvent(stream, joined, 0));
+    launch("model/after");
+    return end(stream);
+}
+
+static pthread_barrier_t both;
+
+static void *on_side(void *unused)
+{
+    (void)unused;
+    CHECK(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&both);
+    for (int i = 0; i < 300; i++)
+        launch_on(side, "model/other");
+    pthread_barrier_wait(&both);
+    return NULL;
+}
+
+static CUgraph shared(void)
+{
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    begin(stream);
+    CHECK(cuEventRecord(forked, stream));
+    CHECK(cuStreamWaitEvent(side, forked, 0));
+    CHECK(pthread_create(&thread, NULL, on_side, NULL));
+    pthread_barrier_wait(&both);
+    for (int i = 0; i < 300; i++)
+        launch("model/one");
+    pthread_barrier_wait(&both);
+    CHECK(pthread_join(thread, NULL));
+    return end(stream);
+}
+
+static void *captures(void *graph)
+{
+    CHECK(cuCtxSetCurrent(context));
+    begin(side);
+    pthread_barrier_wait(&both);
+    for (int i = 0; i < 300; i++)
+        launch_on(side, i % 3 == 0 ? "other/third" : "other");
+    pthread_barrier_wait(&both);
+    *(CUgraph *)graph = end(side);
+    return NULL;
+}
+
+static CUgraph two_threads(CUgraph *second)
+{
+    pthread_t thread;
+    pthread_barrier_init(&both, NULL, 2);
+    begin(stream);
+    CHECK(pthread_create(&thread, NULL, captures, second));
+    pthread_barrier_wait(&both);
+    for (int i = 0; i < 300; i++)
+        launch(i % 2 == 0 ? "model/even" : "model");
+    pthread_barrier_wait(&both);
+    CUgraph graph = end(stream);
+    CHECK(pthread_join(thread, NULL));
+    return graph;
+}
+
+int main(int argc, char **argv)
+{
+    const char *mode = argc > 1 ? argv[1] : "chain";
+    int steps = argc > 2 ? atoi(argv[2]) : 20;
+    CUdevice device;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, device));
+    CHECK(cuCtxSetCurrent(context));
+    CHECK(cuModuleLoadData(&module, "kernels"));
+    CHECK(cuMemAlloc_v2(&buffer, 64));
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate(&side, CU_STREAM_NON_BLOCKING));
+    CHECK(cuEventCreate(&forked, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventCreate(&joined, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
+
+    CUgraph graph, second = NULL;
+    CUgraphExec exec, other = NULL;
+    if (strcmp(mode, "failed") == 0) {
+        begin(stream);
+        launch("model/never");
+        launch("model/never");
+        cuStreamSynchronize(stream);
+        if (cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS)
+            return 4;
+    }
+    if (strcmp(mode, "streams") == 0) {
+        graph = two_streams();
+    } else if (strcmp(mode, "shared") == 0) {
+        graph = shared();
+    } else if (strcmp(mode, "threads") == 0) {
+        graph = two_threads(&second);
+    } else if (strcmp(mode, "grown") == 0) {
+        graph = captured("mlp");
+        CHECK(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+        launch("model/tail");
+        graph = end(stream);
+    } else if (strcmp(mode, "deep") == 0) {
+        begin(stream);
+        launch("shallow");
+        for (int i = 0; i < 70; i++)
+            nvtxRangePushA("deep");
+        launch("unknown");
+        for (int i = 0; i < 70; i++)
+            nvtxRangePop();
+        launch("shallow");
+        graph = end(stream);
+    } else {
+        graph = captured("mlp");
+    }
+    if (strcmp(mode, "child") == 0) {
+        CUgraphNode node;
+        begin(stream);
+        launch("inner");
+        launch("inner");
+        CUgraph child = end(stream);
+        CHECK(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child));
+    }
+    if (strcmp(mode, "empty") == 0) {
+        CUgraphNode node;
+        CHECK(cuGraphAddEmptyNode(&node, graph, NULL, 0));
+    }
+    if (strcmp(mode, "explicit") == 0) {
+        CUgraphNode node;
+        CUfunction kernel;
+        CHECK(cuModuleGetFunction(&kernel, module, "unknown"));
+        CUDA_KERNEL_NODE_PARAMS params = {.func = kernel, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1};
+        CHECK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
+    }
+    if (strcmp(mode, "clone") == 0) {
+        CUgraph clone;
+        CHECK(cuGraphClone(&clone, graph));
+        CHECK(cuGraphDestroy(graph));
+        graph = clone;
+    }
+    CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    CHECK(cuGraphDestroy(graph));
+    if (second != NULL) {
+        CHECK(cuGraphInstantiateWithFlags(&other, second, 0));
+        CHECK(cuGraphDestroy(second));
+    }
+    if (strcmp(mode, "update") == 0 || strcmp(mode, "moved") == 0) {
+        graph = captured(mode[0] == 'm' ? "moe" : "mlp");
+        CHECK(cuGraphExecUpdate(exec, graph, NULL));
+        CHECK(cuGraphDestroy(graph));
+    }
+    for (int step = 0; step < steps; step++) {
+        if (strcmp(mode, "again") == 0 && step % 3 == 2) {
+            char name[32];
+            snprintf(name, sizeof name, "turn.%d", step);
+            CHECK(cuGraphExecDestroy(exec));
+            graph = captured(name);
+            CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+            CHECK(cuGraphDestroy(graph));
+        }
+        CHECK(cuGraphLaunch(exec, stream));
+        if (other != NULL)
+            CHECK(cuGraphLaunch(other, stream));
+        grid = 1;
+        launch("sample/logits");
+        launch("sample/logits");
+        launch("sample");
+        CHECK(cuEventRecord(done, stream));
+        CHECK(cuEventSynchronize(done));
+    }
+    CHECK(cuGraphExecDestroy(exec));
+    printf("done\n");
+    return 7;
+}
