@@ -9,6 +9,7 @@ use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended,
 
 use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
+use crate::collectives::{CollectiveTally, Found as Collectives};
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
@@ -83,6 +84,8 @@ pub struct Process {
     /// Inside windows, by device and metric. [`Report::new`](crate::Report::new) adds what other
     /// records of the same machine hold.
     pub metrics: Vec<MetricSum>,
+    /// What its ranks do together, of what was taken.
+    pub(crate) collectives: Collectives,
     /// GPU metrics that this record itself holds.
     pub metric_samples: Vec<MetricSample>,
     /// What the GPU had nothing to do after host waits.
@@ -146,6 +149,18 @@ impl Process {
     /// # Errors
     /// Where its source cannot be read.
     pub fn read(file: PathBuf, recording: &impl Recording) -> io::Result<Self> {
+        Self::read_among(file, recording, 1)
+    }
+
+    /// The same of one of so many `records`, which share the memory that there is for their collectives.
+    ///
+    /// # Errors
+    /// Where its source cannot be read.
+    pub fn read_among(
+        file: PathBuf,
+        recording: &impl Recording,
+        records: usize,
+    ) -> io::Result<Self> {
         let header = recording.header();
         let clock = Clock::new(header.clock, &header.anchors);
         let mut first = First::default();
@@ -218,9 +233,11 @@ impl Process {
         );
         let mut kernels = KernelTally::new(&clock, &iterations, &qualified);
         let mut samples = Samples::default();
+        let mut collectives = CollectiveTally::new(&clock, &strings, records);
         let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
+                collectives.add(event);
                 kernels.add(*thread, event);
                 samples.add(&clock, event);
             }
@@ -236,6 +253,7 @@ impl Process {
             // What is no record of ours has no counters.
             row.inside = row.inside.max(totals.calls[usize::from(row.row)].count);
         }
+        let collectives = collectives.finish(&iterations);
         let gpu_left_out = gpu.left_out;
         let gpu = gpu.times();
         let mut kernels = kernels.finish(&iterations, kernel_edges, &strings);
@@ -251,6 +269,7 @@ impl Process {
             + kernels.left_out
             + samples.left_out
             + loads.left_out
+            + collectives.left_out
             + strings.left_out();
         let mut slowest = slow::slow(
             Steps {
@@ -377,6 +396,7 @@ impl Process {
             kernel_window: kernels.sum,
             kernels_missing,
             metrics: metrics::inside(samples.samples.iter(), &windows),
+            collectives,
             metric_samples: samples.samples,
             turnaround: Turnaround {
                 after_waits: ns.of(turnaround.after_waits),
