@@ -19,6 +19,7 @@ mod metrics;
 mod options;
 mod output;
 mod page;
+mod parallel;
 mod processes;
 mod profiler;
 mod progress;

@@ -5,20 +5,15 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use anyhow::{Context, Result, bail};
 use tllmprof_record::{Error, Reader};
 use tllmprof_report::{Process, State};
 
 use crate::failure::{self, usage};
-use crate::output;
 use crate::progress::{Counted, Progress, Watched};
-
-/// How many files are read at once, at most.
-const READERS: usize = 8;
+use crate::{output, parallel};
 
 /// Reads the processes of some files, and logs which files cannot be read; whether there was one. A file of a
 /// process that was killed before it recorded anything is logged, too, and is a failure if there is no other.
@@ -50,34 +45,12 @@ fn read_each(files: &[&PathBuf]) -> Vec<Result<Vec<Process>>> {
     }
     let progress = Progress::new(format!("reading {} files", files.len()), files.len() as u64);
     let progress = Mutex::new(progress);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut done = Vec::new();
-        while let at = next.fetch_add(1, Ordering::Relaxed)
-            && let Some(file) = files.get(at)
-        {
-            done.push((at, read(file, false)));
-            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-            progress.advance(1);
-        }
-        done
-    };
-    let readers = thread::available_parallelism().map_or(1, usize::from);
-    let mut done: Vec<_> = thread::scope(|scope| {
-        let others: Vec<_> = (1..readers.min(READERS).min(files.len()))
-            .map(|_| scope.spawn(work))
-            .collect();
-        let mut done = work();
-        for other in others {
-            match other.join() {
-                Ok(more) => done.extend(more),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        done
-    });
-    done.sort_by_key(|(at, _)| *at);
-    done.into_iter().map(|(_, read)| read).collect()
+    parallel::each(files, |file| {
+        let read = read(file, false);
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.advance(1);
+        read
+    })
 }
 
 /// Whether a file is a record that was only begun.
