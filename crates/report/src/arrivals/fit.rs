@@ -10,6 +10,9 @@ const JUMP: f64 = 50_000.0;
 /// And by so many times what the points of a block differ by.
 const NOISE: f64 = 10.0;
 
+/// No clock is further ahead of another one, in nanoseconds.
+const FARTHEST: i64 = 1 << 60;
+
 /// A line through some points.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Line {
@@ -68,16 +71,18 @@ impl Fit {
     pub fn at(&self, moment: i64) -> i64 {
         let after = self.lines.partition_point(|line| line.from <= moment);
         let line = self.lines.get(after.saturating_sub(1));
-        line.map_or(0, |line| {
-            (line.offset + line.drift * (moment - line.at) as f64).round() as i64
-        })
+        let ahead = line.map_or(0.0, |line| {
+            line.offset + line.drift * (moment - line.at) as f64
+        });
+        (ahead.round() as i64).clamp(-FARTHEST, FARTHEST)
     }
 
     pub fn jumps(&self) -> Vec<Jump> {
         let pairs = self.lines.windows(2).map(|pair| {
             let at = pair[1].from;
             let before = pair[0].offset + pair[0].drift * (at - pair[0].at) as f64;
-            let by = self.at(at) - before.round() as i64;
+            let before = (before.round() as i64).clamp(-FARTHEST, FARTHEST);
+            let by = self.at(at) - before;
             Jump { at, by }
         });
         pairs.collect()
@@ -158,13 +163,13 @@ fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
             // Where in the two blocks: where the points are nearest to the one before and to the other one behind.
             let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
             let (before, behind) = (centres[block].1, centres[block + 1].1);
-            let mut cost: i64 = points[from..until]
+            let mut cost: i128 = points[from..until]
                 .iter()
-                .map(|(_, one)| (one - behind).abs())
+                .map(|(_, one)| i128::from((one - behind).abs()))
                 .sum();
             let mut best = (cost, from);
             for (at, (_, one)) in points[from..until].iter().enumerate() {
-                cost += (one - before).abs() - (one - behind).abs();
+                cost += i128::from((one - before).abs()) - i128::from((one - behind).abs());
                 best = best.min((cost, from + at + 1));
             }
             best.1.clamp(1, points.len() - 1)

@@ -169,7 +169,8 @@ impl Arrivals {
     /// nanoseconds.
     #[must_use]
     pub fn step_without(&self, process: usize) -> (u64, u64) {
-        let all: u64 = self.steps.iter().map(|step| step.took).sum();
+        let steps = self.steps.iter();
+        let all = steps.fold(0, |all: u64, step| all.saturating_add(step.took));
         let count = self.steps.len().max(1) as u64;
         let saved = self.ranks.get(process).map_or(0, |rank| rank.saved);
         (all / count, all.saturating_sub(saved) / count)
@@ -185,12 +186,8 @@ impl Arrivals {
     /// How much of the time of these iterations a rank is in collectives, in the mean.
     #[must_use]
     pub fn part(&self, ns: u64) -> f64 {
-        let all: u64 = self
-            .steps
-            .iter()
-            .map(|step| step.took * u64::from(step.ranks))
-            .sum();
-        ns as f64 / all.max(1) as f64
+        let took = |step: &StepSum| step.took as f64 * f64::from(step.ranks);
+        ns as f64 / self.steps.iter().map(took).sum::<f64>().max(1.0)
     }
 
     /// Why a rank came late.

@@ -296,7 +296,7 @@ fn finish(sums: &mut Sums, known: &Known<'_>, cells: Cells) {
                 last = Some((place, *saved));
             }
             if let Some(one) = known.get(place, *n) {
-                took += one.busy();
+                took = u64::saturating_add(took, one.busy());
                 timed += 1;
             }
         }

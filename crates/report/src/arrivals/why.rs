@@ -86,7 +86,7 @@ impl<'a> Known<'a> {
                 one.launching,
             ];
             for (sum, own) in host.iter_mut().zip(own) {
-                *sum += own as i64;
+                *sum = i64::saturating_add(*sum, i64::try_from(own).unwrap_or(i64::MAX));
             }
             tokens = one.batch.map_or(0, |batch| i64::from(batch.tokens));
         }
@@ -147,7 +147,7 @@ pub fn why(
     let (usual_host, usual_tokens) = known.usual(at, group, from, own.step);
     let spent = known.spent.entry((place, own.step)).or_default();
     for (cause, sum) in why.host.iter_mut().enumerate() {
-        let more = (host[cause] - usual_host[cause]).max(0) as u64;
+        let more = host[cause].saturating_sub(usual_host[cause]).max(0) as u64;
         *sum = more.saturating_sub(spent[cause]).min(left);
         spent[cause] += *sum;
         left -= *sum;

@@ -21,6 +21,10 @@ const DEVICES: usize = 16;
 /// Streams, of those with collectives of one kind, that are distinguished.
 const STREAMS: usize = 255;
 
+/// Moments and durations beyond these are damage: sums of the others have room.
+const LATEST: u64 = 1 << 60;
+const LONGEST: u64 = 1 << 40;
+
 /// A collective of one rank. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Collective {
@@ -157,11 +161,11 @@ impl<'a> CollectiveTally<'a> {
             let since = raw.span.start.saturating_sub(device.until);
             let (busy, kernels, covered) = device.until(raw.span);
             self.found.all.push(Collective {
-                start: raw.span.start,
-                ns: raw.span.end - raw.span.start,
+                start: raw.span.start.min(LATEST),
+                ns: (raw.span.end - raw.span.start).min(LONGEST),
                 step: step as u32,
-                since,
-                busy,
+                since: since.min(LATEST),
+                busy: busy.min(LATEST),
                 kernels,
                 covered: u32::try_from(covered).unwrap_or(u32::MAX),
                 row: raw.row,

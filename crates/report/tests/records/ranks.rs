@@ -3,6 +3,7 @@
 use crate::common::job::{Cause, FIRST, Job, Jump, MS, Plant, US};
 use crate::common::{fits, json, process};
 use serde_json::Value;
+use tllmprof_record::Reader;
 use tllmprof_report::{Arrivals, Bound, Process, Report, Verdict};
 
 fn processes(job: &Job, keep: impl Fn(u64) -> bool) -> Vec<Process> {
@@ -480,4 +481,40 @@ fn json_has_wait_and_transfer_of_each_process() {
     assert_eq!(sum("matched"), 8 * 40 * 8);
     assert_eq!(found["wait_ns"], sum("wait_ns"));
     assert_eq!(found["transfer_ns"], sum("transfer_ns"));
+}
+
+#[test]
+fn damaged_records_have_a_report() {
+    let job = Job {
+        hosts: 2,
+        per_host: 2,
+        plants: vec![plant(3, (10, 29), Cause::Gc, 3 * MS)],
+        ..Job::default()
+    };
+    let truth = job.truth();
+    let records: Vec<_> = (0..4).map(|rank| job.record(rank, &truth)).collect();
+    let mut random = 7_u64;
+    let mut next = |below: usize| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (random >> 33) as usize % below
+    };
+    for round in 0..60 {
+        let damaged = records.iter().map(|bytes| {
+            let mut bytes = bytes.clone();
+            for _ in 0..1 << (round % 12) {
+                let at = next(bytes.len());
+                bytes[at] = next(256) as u8;
+            }
+            bytes
+        });
+        let read = damaged.filter_map(|bytes| {
+            let reader = Reader::new(&bytes[..]).ok()?;
+            Process::read("damaged".into(), &reader).ok()
+        });
+        let report = Report::new(read.collect());
+        let json = json(&report);
+        assert!(report.text().len() > 10 && json["processes"].is_array());
+    }
 }
