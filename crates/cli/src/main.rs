@@ -20,6 +20,7 @@ mod options;
 mod otlp;
 mod output;
 mod page;
+mod parallel;
 mod processes;
 mod profiler;
 mod progress;

@@ -9,8 +9,8 @@ use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
 
 use crate::chosen::Chosen;
-use crate::processes;
 use crate::progress::Counted;
+use crate::{parallel, processes};
 
 /// What was measured of GPUs, by the boot of their machine.
 #[derive(Default)]
@@ -34,11 +34,9 @@ impl Measured {
 /// Where it cannot be written.
 pub fn write(report: &Report, measured: &Measured, target: Output, are_some: bool) -> Result<()> {
     let room = EVENTS / report.processes.len().max(1) as u64;
-    let timelines: Vec<_> = report
-        .processes
-        .iter()
-        .map(|process| timeline(process, measured, room, are_some))
-        .collect();
+    let timelines = parallel::each(&report.processes, |process| {
+        timeline(process, measured, room, are_some)
+    });
     let mut file = BufWriter::new(target.file()?);
     tllmprof_page::write(report, &timelines, &mut file)?;
     file.flush()?;

@@ -5,23 +5,24 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 use tllmprof_record::{Error, Reader};
 use tllmprof_report::{Process, State};
 
 use crate::failure::{self, usage};
-use crate::output;
-use crate::progress::{Counted, Watched};
+use crate::progress::{Counted, Progress, Watched};
+use crate::{output, parallel};
 
 /// Reads the processes of some files, and logs which files cannot be read; whether there was one. A file of a
 /// process that was killed before it recorded anything is logged, too, and is a failure if there is no other.
 pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Process>, bool) {
+    let files: Vec<_> = files.into_iter().collect();
     let mut processes = Vec::new();
     let mut failed = false;
-    for file in files {
-        output::detail(format_args!("reads {}", file.display()));
-        match of_file(file).with_context(|| file.display().to_string()) {
+    for (file, read) in files.iter().zip(read_each(&files)) {
+        match read.with_context(|| file.display().to_string()) {
             Ok(read) => processes.extend(read),
             Err(error) => {
                 output::say(format_args!("{}", failure::text(&error)));
@@ -31,6 +32,25 @@ pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Proces
     }
     failed |= processes.is_empty();
     (processes, failed)
+}
+
+/// What each file holds, in their order; several are read at once.
+fn read_each(files: &[&PathBuf]) -> Vec<Result<Vec<Process>>> {
+    let read = |file: &PathBuf, show| {
+        output::detail(format_args!("reads {}", file.display()));
+        of_file(file, files.len(), show)
+    };
+    if let [file] = files {
+        return vec![read(file, true)];
+    }
+    let progress = Progress::new(format!("reading {} files", files.len()), files.len() as u64);
+    let progress = Mutex::new(progress);
+    parallel::each(files, |file| {
+        let read = read(file, false);
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.advance(1);
+        read
+    })
 }
 
 /// Whether a file is a record that was only begun.
@@ -113,20 +133,35 @@ pub fn read(path: &Path) -> Result<Process> {
 /// # Errors
 /// Where it cannot be read or is no record.
 pub fn open(path: &Path, verb: &str) -> Result<Reader<Watched<File>>, Error> {
-    let file = tllmprof_record::open_still(path)?;
-    let bytes = file.metadata()?.len();
-    Reader::new(Watched::new(file, activity(verb, path), 2 * bytes))
+    let (file, length) = open_file(path)?;
+    Reader::new(Watched::new(file, activity(verb, path), 2 * length))
 }
 
-/// The processes of a record or of an nsys export.
-fn of_file(file: &Path) -> Result<Vec<Process>> {
+/// A file that may be a record, as it is at one moment, and its length.
+fn open_file(path: &Path) -> Result<(File, u64), Error> {
+    let file = tllmprof_record::open_still(path)?;
+    let length = file.metadata()?.len();
+    Ok((file, length))
+}
+
+/// The processes of a record or of an nsys export, one of so many files. `show`: with a progress line of its own.
+fn of_file(file: &Path, files: usize, show: bool) -> Result<Vec<Process>> {
+    let path = || file.to_owned();
     if !is_of_nsys(file)? {
-        return Ok(vec![read(file)?]);
+        let process = match show {
+            true => Process::read_among(path(), &open(file, "reading")?, files)?,
+            false => Process::read_among(path(), &Reader::new(open_file(file)?.0)?, files)?,
+        };
+        return Ok(vec![process]);
     }
     let recorded = tllmprof_nsys::open(file)?;
-    let processes = recorded.iter().map(|one| {
-        let counted = Counted::new(one, activity("reading", file), 2 * one.rows());
-        Process::read(file.to_owned(), &counted)
+    let records = files.max(recorded.len());
+    let processes = recorded.iter().map(|one| match show {
+        true => {
+            let counted = Counted::new(one, activity("reading", file), 2 * one.rows());
+            Process::read_among(path(), &counted, records)
+        }
+        false => Process::read_among(path(), one, records),
     });
     Ok(processes.collect::<Result<_, _>>()?)
 }

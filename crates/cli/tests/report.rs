@@ -3,6 +3,8 @@
 mod common;
 #[path = "../../nsys/tests/common/mod.rs"]
 mod export;
+#[path = "../../report/tests/common/job.rs"]
+mod job;
 #[path = "../../report/tests/common/server.rs"]
 mod server;
 
@@ -10,6 +12,7 @@ use std::path::PathBuf;
 
 use common::{Ended, Scratch, finish, plain};
 use export::{Export, Schema};
+use job::{Cause, Job, MS, Plant};
 use serde_json::Value;
 use server::Server;
 
@@ -69,6 +72,43 @@ fn several_records_are_put_side_by_side() {
             .contains("\nrank 2 was the slowest in 49 of 51\n"),
         "{}",
         text.stdout
+    );
+}
+
+#[test]
+fn a_folder_of_many_ranks_is_one_report() {
+    let scratch = Scratch::new();
+    let plant = Plant {
+        rank: 21,
+        steps: (10, 19),
+        cause: Cause::Gc,
+        by: 4 * MS,
+    };
+    let job = Job {
+        hosts: 4,
+        plants: vec![plant],
+        ..Job::default()
+    };
+    let truth = job.truth();
+    std::fs::create_dir(scratch.path("job")).unwrap();
+    for rank in 0..job.ranks() {
+        let path = scratch.path(&format!("job/{rank}.tllmprof"));
+        std::fs::write(path, job.record(rank, &truth)).unwrap();
+    }
+    // One of them cannot be read: it is named, and the others are in the order of their ranks.
+    std::fs::write(scratch.path("job/7.tllmprof"), tllmprof_record::MAGIC).unwrap();
+    let ran = report(&scratch, &["job", "--json"]);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("job/7.tllmprof"), "{}", ran.stderr);
+    let json: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let processes = json["processes"].as_array().unwrap().iter();
+    let ranks: Vec<_> = processes.map(|one| one["rank"].as_u64().unwrap()).collect();
+    let expected: Vec<_> = (0..32).filter(|rank| *rank != 7).collect();
+    assert_eq!(ranks, expected);
+    let slow = &json["collectives"]["ranks"][20];
+    assert_eq!(
+        (&slow["last"], &slow["causes"][0]["cause"]),
+        (&10.into(), &"GC".into())
     );
 }
 

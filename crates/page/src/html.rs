@@ -6,6 +6,7 @@ use serde_json::Value;
 use tllmprof_config::printable;
 use tllmprof_report::Report;
 
+use crate::arrivals;
 use crate::data::Data;
 use crate::iterations;
 use crate::skew;
@@ -45,6 +46,11 @@ pub fn write(
     if let Some(skew) = &report.skew {
         to.write_all(b"<script type=\"text/plain\" id=\"skew\">")?;
         skew::columns(skew).write(to)?;
+        to.write_all(b"</script>\n")?;
+    }
+    if let Some(found) = &report.arrivals {
+        to.write_all(b"<script type=\"text/plain\" id=\"arrivals\">")?;
+        arrivals::columns(found).write(to)?;
         to.write_all(b"</script>\n")?;
     }
     for (place, process) in report.processes.iter().enumerate() {

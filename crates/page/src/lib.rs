@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod columns;
 mod data;
 mod html;

@@ -3,11 +3,14 @@
 mod common;
 #[path = "common/engine/mod.rs"]
 mod engine;
+#[path = "../../report/tests/common/job.rs"]
+mod job;
 
 use std::process::Command;
 use std::time::Duration;
 
 use common::{Shown, damaged, engine, finish, repo};
+use job::{Cause, Job, MS, Plant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tllmprof_report::{Bytes, Quantity, Rate, Share, Time};
@@ -131,6 +134,22 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     (gaps.windows, gaps.kernels, gaps.timed) = (vec![(100, 116)], 0, 2);
     Shown::of(&[gaps], tllmprof_page::EVENTS).write(scratch.path(), "gaps");
     Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
+    let plant = Plant {
+        rank: 5,
+        steps: (10, 29),
+        cause: Cause::Gc,
+        by: 3 * MS,
+    };
+    let job = Job {
+        hosts: 2,
+        plants: vec![plant],
+        ..Job::default()
+    };
+    let truth = job.truth();
+    let records: Vec<_> = (0..job.ranks())
+        .map(|rank| job.record(rank, &truth))
+        .collect();
+    Shown::of_records(&records, tllmprof_page::EVENTS).write(scratch.path(), "job");
     let numbers = serde_json::to_vec(&numbers()).unwrap();
     std::fs::write(scratch.path().join("numbers.json"), numbers).unwrap();
     for seed in 0..6 {

@@ -37,6 +37,27 @@ pub fn short(name: &str) -> String {
     }
 }
 
+/// A whole name without what the kernel takes, returns and is a template of: the namespaces it is in, and its own name.
+pub fn path(name: &str) -> String {
+    let (mut depth, mut start) = (0_usize, 0);
+    let mut path = String::new();
+    for (at, character) in name.char_indices() {
+        match character {
+            '<' | '{' => depth += 1,
+            '>' | ')' | '}' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 && is_parameters(&name[start..at], &name[at..]) => break,
+            '(' => depth += 1,
+            ' ' if depth == 0 => {
+                start = at + 1;
+                path.clear();
+            }
+            _ if depth == 0 => path.push(character),
+            _ => (),
+        }
+    }
+    path
+}
+
 /// Whether a bracket opens the parameters, and is no part of a name as `(anonymous namespace)`.
 fn is_parameters(before: &str, from: &str) -> bool {
     !from.starts_with("(anonymous") && !before.is_empty() && !before.ends_with("operator")
@@ -79,6 +100,20 @@ mod tests {
             (">>)(<", ">>)"),
         ] {
             assert_eq!(short(name), text, "{name}");
+        }
+    }
+
+    #[test]
+    fn paths_say_where_a_kernel_is() {
+        for (name, text) in [
+            ("void ns::add<float>(float*, int)", "ns::add"),
+            ("void a::b<(a::Kind)1, 2>::c<d>(a::P<d>)", "a::b::c"),
+            ("void (anonymous namespace)::k<3>(int)", "::k"),
+            ("nvjet_sm90_tst_64x8", "nvjet_sm90_tst_64x8"),
+            ("ä<ö>(ü)", "ä"),
+            ("", ""),
+        ] {
+            assert_eq!(path(name), text, "{name}");
         }
     }
 }

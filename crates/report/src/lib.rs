@@ -9,9 +9,11 @@
 
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod batch;
 mod busy;
 mod causes;
+mod collectives;
 mod compare;
 pub mod diagnosis;
 mod facts;
@@ -46,6 +48,7 @@ mod uncounted;
 mod units;
 mod window;
 
+pub use arrivals::{Arrivals, Bound, ClockJump, CollectiveGroup, HostClock, RankSum, StepSum};
 pub use batch::UnqualifiedSum;
 pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
@@ -82,6 +85,8 @@ pub struct Report {
     pub names: Vec<String>,
     /// Where there are several processes that have iterations in common.
     pub skew: Option<Skew>,
+    /// Where several processes have collectives.
+    pub arrivals: Option<Arrivals>,
     /// Why it is slow, if it is: the strongest first.
     pub findings: Vec<Finding>,
 }
@@ -104,11 +109,13 @@ impl Report {
         });
         let skew = Skew::of(&processes);
         let names = names::names(&processes);
-        let findings = diagnosis::findings(&processes, &names, skew.as_ref());
+        let arrivals = Arrivals::of(&processes, &names);
+        let findings = diagnosis::findings(&processes, &names, skew.as_ref(), arrivals.as_ref());
         Self {
             processes,
             names,
             skew,
+            arrivals,
             findings,
         }
     }

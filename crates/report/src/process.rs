@@ -9,6 +9,7 @@ use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended,
 
 use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::causes::Watched;
+use crate::collectives::{CollectiveTally, Found as Collectives};
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
 use crate::iteration::Iteration;
@@ -87,6 +88,8 @@ pub struct Process {
     /// Inside windows, by device and metric. [`Report::new`](crate::Report::new) adds what other
     /// records of the same machine hold.
     pub metrics: Vec<MetricSum>,
+    /// What its ranks do together, of what was taken.
+    pub(crate) collectives: Collectives,
     /// GPU metrics that this record itself holds.
     pub metric_samples: Vec<MetricSample>,
     /// What the GPU had nothing to do after host waits.
@@ -150,6 +153,18 @@ impl Process {
     /// # Errors
     /// Where its source cannot be read.
     pub fn read(file: PathBuf, recording: &impl Recording) -> io::Result<Self> {
+        Self::read_among(file, recording, 1)
+    }
+
+    /// The same of one of so many `records`, which share the memory that there is for their collectives.
+    ///
+    /// # Errors
+    /// Where its source cannot be read.
+    pub fn read_among(
+        file: PathBuf,
+        recording: &impl Recording,
+        records: usize,
+    ) -> io::Result<Self> {
         let header = recording.header();
         let clock = Clock::new(header.clock, &header.anchors);
         let mut first = First::default();
@@ -236,9 +251,11 @@ impl Process {
             let launches = LaunchTally::new(&clock, &facts.calls, spans.collect(), lacks_some);
             (LayerTally::new(raw), launches)
         });
+        let mut collectives = CollectiveTally::new(&clock, &strings, records);
         let damage = recording.read(|entry| {
             if let Entry::Event { thread, event } = &entry {
                 tally.add(*thread, event);
+                collectives.add(event);
                 if let Some((layers, launches)) = &mut layers {
                     layers.add(*thread, event, || kernels.counted(event));
                     launches.add(*thread, event);
@@ -264,6 +281,7 @@ impl Process {
             (layers.finish(&launches.finish(), &strings, of), left_out)
         });
         let layers_left_out = layers.as_ref().map_or(0, |(_, left_out)| *left_out);
+        let collectives = collectives.finish(&iterations);
         let gpu_left_out = gpu.left_out;
         let gpu = gpu.times();
         let mut kernels = kernels.finish(&iterations, kernel_edges, &strings);
@@ -280,6 +298,7 @@ impl Process {
             + kernels.left_out
             + samples.left_out
             + loads.left_out
+            + collectives.left_out
             + strings.left_out();
         let mut slowest = slow::slow(
             Steps {
@@ -407,6 +426,7 @@ impl Process {
             layers: layers.map(|(layers, _)| layers),
             kernels_missing,
             metrics: metrics::inside(samples.samples.iter(), &windows),
+            collectives,
             metric_samples: samples.samples,
             turnaround: Turnaround {
                 after_waits: ns.of(turnaround.after_waits),

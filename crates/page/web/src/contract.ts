@@ -19,6 +19,8 @@ export interface Report {
     processes: Process[];
     /** The processes side by side; `null` where no two of them have an iteration in common. */
     skew: Skew | null;
+    /** What the processes' collectives show together; `null` where no two have any. */
+    collectives: Collectives | null;
     /** What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes first, and of those the greatest loss. Empty where no process has iterations. */
     findings: Finding[];
 }
@@ -157,6 +159,8 @@ export interface Process {
     layer_patterns: GpuLayerPattern[];
     /** Kernels whose layer is not known, by reason. */
     layers_unknown: UnknownGpuLayer[];
+    /** What it does together with other ranks, by the kernels that were recorded. */
+    collectives: Collective[];
     /** GPU metrics inside windows, by device and metric. */
     gpu_metrics: Metric[];
     /** How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded. */
@@ -195,6 +199,36 @@ export interface Skew {
     slowest: number[];
     /** These iterations, in the order of their numbers. */
     iterations: SkewStep[];
+}
+
+/** What the collectives of several ranks show together, in the iterations in which kernels were recorded. Moments of several hosts are compared by the ends of collectives. */
+export interface Collectives {
+    /** What the time of the collectives is. */
+    verdict: CollectiveVerdict;
+    /** Why it is inconclusive; `null`: it is not. */
+    why: string | null;
+    /** How many collectives were matched, each counted on each rank. Unit: collectives. */
+    matched: number;
+    /** How long they waited for the last rank, summed over ranks. Unit: ns. */
+    wait_ns: number;
+    /** How long they took after that, summed over ranks. Unit: ns. */
+    transfer_ns: number;
+    /** How much of the time of these iterations ranks wait, in the mean. Unit: part of 1. */
+    wait_share: number;
+    /** How much of the same time transfers take, in the mean. Unit: part of 1. */
+    transfer_share: number;
+    /** Ranks whose collectives of one kind are the same events. */
+    groups: CollectiveGroup[];
+    /** The clock of each host. */
+    clocks: Clock[];
+    /** Clocks that jump: moments before and after are aligned by themselves. */
+    jumps: ClockJump[];
+    /** What is left out, and why. */
+    notes: string[];
+    /** For each of `processes`. */
+    ranks: RankInCollectives[];
+    /** The iterations in which collectives were matched, in the order of their numbers. */
+    iterations: Arrival[];
 }
 
 /** A rule, and whether it holds for these records. */
@@ -522,6 +556,20 @@ export interface UnknownGpuLayer {
     share: number;
 }
 
+/** The collectives of one operation of one library, by the kernels of the record. */
+export interface Collective {
+    /** The operation and the library, such as `all-reduce (NCCL)`. */
+    name: string;
+    /** How many there are. Unit: collectives. */
+    count: number;
+    /** How many of them are known on all ranks of their group, and in iterations that qualify. Unit: collectives. */
+    matched: number;
+    /** How long those took after the last rank had come; `null`: there are none. Unit: ns. */
+    transfer_ns: number | null;
+    /** How long those waited for the last rank to come; `null` likewise. Unit: ns. */
+    wait_ns: number | null;
+}
+
 /** A metric of a GPU inside windows. */
 export interface Metric {
     /** The GPU's number, as the driver numbers them. */
@@ -591,6 +639,93 @@ export interface SkewStep {
     dur_ns: number;
     /** How much longer the slowest took than the fastest. Unit: ns. */
     spread_ns: number;
+}
+
+/** What the time of collectives is. */
+export type CollectiveVerdict =
+    /** Moving data: over two thirds of it. */
+    | "transfer-bound"
+    /** Waiting for the last rank: over two thirds of it. */
+    | "arrival-skew"
+    /** Both. */
+    | "mixed"
+    /** The records do not say. */
+    | "inconclusive";
+
+/** Ranks whose collectives of one kind are the same events. */
+export interface CollectiveGroup {
+    /** The operation and the library. */
+    name: string;
+    /** The places of its processes in `processes`. */
+    processes: number[];
+    /** How many collectives they have in common. Unit: collectives. */
+    events: number;
+}
+
+/** A host's clock. */
+export interface Clock {
+    /** The host's name. */
+    host: string;
+    /** How far `CLOCK_MONOTONIC` is there ahead of that of the host that all are compared with, in the middle of the record; `null`: no collectives say so. Unit: ns. */
+    offset_ns: number | null;
+    /** How much faster it goes. Unit: parts per million. */
+    drift_ppm: number;
+    /** How far 9 of 10 ends of its collectives are from those of the other hosts at most. Unit: ns. */
+    error_ns: number;
+}
+
+/** A clock that jumps. */
+export interface ClockJump {
+    /** The place in `processes` of the process whose GPU times jump, or of one of the host's. */
+    process: number;
+    /** Whether the clock of the whole host jumps. */
+    is_host: boolean;
+    /** The number of the iteration from which on it is another. */
+    n: number;
+    /** By how much. Unit: ns. */
+    by_ns: number;
+}
+
+/** A rank in its collectives. */
+export interface RankInCollectives {
+    /** How many of its collectives were matched. Unit: collectives. */
+    matched: number;
+    /** How long it waited in them for the last rank. Unit: ns. */
+    wait_ns: number;
+    /** How long they took after that. Unit: ns. */
+    transfer_ns: number;
+    /** In how many iterations it held the others up longest, by at least a hundredth of the iteration. Unit: iterations. */
+    last: number;
+    /** How much later than the median rank it came to collectives, of those to which it came last. Unit: ns. */
+    late_ns: number;
+    /** How long the others waited for it in those, summed over ranks. Unit: ns. */
+    lost_ns: number;
+    /** How long the mean iteration takes. Unit: ns. */
+    iteration_ns: number;
+    /** How long it would take if this rank had come to each collective with the last of the others. Unit: ns. */
+    iteration_without_ns: number;
+    /** Why it came late: differences to the median rank, the greatest first and what is unexplained last. */
+    causes: Difference[];
+}
+
+/** An iteration over the ranks. */
+export interface Arrival {
+    /** Its number. */
+    n: number;
+    /** What the time of its collectives is. */
+    verdict: CollectiveVerdict;
+    /** How long ranks waited in them, summed over ranks. Unit: ns. */
+    wait_ns: number;
+    /** How long they took after that, summed over ranks. Unit: ns. */
+    transfer_ns: number;
+    /** The place in `processes` of the rank that held the others up longest; `null`: none did by a hundredth of the iteration. */
+    last: number | null;
+    /** How much sooner the iteration would have ended if that rank had come with the last of the others. Unit: ns. */
+    saved_ns: number;
+    /** Why that rank came late. */
+    causes: Difference[];
+    /** For each of `processes`: how much later than the median rank it came to these collectives; `null`: it is not among those that were matched. Unit: us. */
+    late: (number | null)[];
 }
 
 /** What a finding is about. Findings come in this order. */

@@ -129,6 +129,26 @@ export async function readSkew(): Promise<SkewSteps> {
     return { n: from?.differences(length) ?? new Float64Array(), slowest: from?.words(length) ?? new Uint32Array() };
 }
 
+/** The iterations whose collectives were matched, in the order of their numbers. */
+export interface Arrivals {
+    n: Float64Array; ranks: number;
+    /** The place of the process that held the others up, or `ranks` where none did, and why. */
+    last: Uint32Array; why: string[];
+    /** For each iteration and each process: how much later than the median rank it came, in µs and one more; 0: not known. */
+    late: Uint32Array;
+}
+
+export async function readArrivals(): Promise<Arrivals | null> {
+    const from = await columns("arrivals");
+    if (!from) return null;
+    const length = from.number();
+    const ranks = from.number();
+    const n = from.differences(length);
+    const last = from.words(length);
+    const why = Array.from({ length }, () => from.text());
+    return { n, ranks, last, why, late: from.words(length * ranks) };
+}
+
 /** Events of a track that do not overlap: places in the track's columns, in the order of their starts. */
 export interface Lane {
     events: Uint32Array;

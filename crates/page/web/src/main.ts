@@ -2,9 +2,10 @@
 
 import "uplot/dist/uPlot.min.css";
 import "./page.css";
+import { arrivals } from "./arrivals";
 import { histogram, iterationChart, rankChart } from "./charts";
 import { Data, Process, ProcessFigures } from "./contract";
-import { isTimed, Iterations, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
+import { isTimed, Iterations, readArrivals, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { button, card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
 import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
@@ -25,7 +26,7 @@ let steps: SkewSteps;
 /** The parts of the page that are those of one process. */
 const parts = {
     choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
-    batches: el("div"), stacks: el("div"), ranks: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
+    batches: el("div"), stacks: el("div"), ranks: el("div"), arrivals: el("div", { hidden: "" }), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
 function head(): HTMLElement {
@@ -51,7 +52,7 @@ function layout() {
         el("div", { class: "row times" },
             chosen,
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
-        parts.batches, parts.stacks, ...(several ? [parts.ranks] : []),
+        parts.batches, parts.stacks, ...(several ? [parts.ranks, parts.arrivals] : []),
         card("Timeline", "", view.root), parts.routing, parts.tables, parts.facts);
     document.body.append(head(), main);
 }
@@ -207,6 +208,13 @@ async function start() {
     parts.verdict.replaceChildren(verdict(report.processes[0], data.processes[0]));
     all = await Promise.all(report.processes.map((_, place) => readIterations(place)));
     steps = await readSkew();
+    const waits = arrivals(data, await readArrivals(), async (place, n) => {
+        await show(place);
+        const at = all[place].n.indexOf(n);
+        if (at >= 0) pick(at);
+    });
+    parts.arrivals.hidden = !waits;
+    if (waits) parts.arrivals.append(waits);
     // The timeline's events come after this script in the page.
     if (document.readyState === "loading") await new Promise((done) => document.addEventListener("DOMContentLoaded", done));
     await show(0);

@@ -116,7 +116,7 @@ export function findings(report: Report): HTMLElement {
 
 type Cell = string | Node;
 
-function table(heads: string[], rows: Cell[][], words = 1): HTMLElement {
+export function table(heads: string[], rows: Cell[][], words = 1): HTMLElement {
     const align = (at: number): Record<string, string> => (at < words ? {} : { class: "number" });
     return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": heads[0] },
         el("table", {}, el("thead", {}, el("tr", {}, ...heads.map((head, at) => el("th", { scope: "col", ...align(at) }, head)))),

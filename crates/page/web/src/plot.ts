@@ -44,3 +44,16 @@ export function tipAt(tip: HTMLElement, chart: uPlot, place: HTMLElement) {
     tip.style.left = `${Math.max(4, Math.min(left + 14, place.clientWidth - tip.offsetWidth - 8))}px`;
     tip.style.top = `${chart.over.offsetTop + (chart.cursor.top ?? 0) + 18}px`;
 }
+
+/** Gives a canvas a size, and what draws on it. */
+export function size(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
+    const ratio = devicePixelRatio || 1;
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    const context = canvas.getContext("2d");
+    if (!context) throw new Error("no canvas to draw on");
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    return context;
+}

@@ -4,6 +4,7 @@ import { Data, Layer, LayerFigures, Report } from "./contract";
 import { card, colour, el, offTheme, onTheme } from "./dom";
 import { count, rate } from "./format";
 import { longRows, mono } from "./panels";
+import { size } from "./plot";
 
 /** What the shim says where it has replaced routers. */
 const REPLACED = "output is intentionally wrong";
@@ -113,18 +114,6 @@ function heat(layers: Layer[], figures: LayerFigures[], gpus: number | null): HT
     onTheme(themed);
     new ResizeObserver((_, observer) => (root.isConnected ? draw() : observer.disconnect())).observe(root);
     return root;
-}
-
-function size(canvas: HTMLCanvasElement, width: number, height: number): CanvasRenderingContext2D {
-    const ratio = devicePixelRatio || 1;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-    const context = canvas.getContext("2d");
-    if (!context) throw new Error("no canvas to draw on");
-    context.setTransform(ratio, 0, 0, ratio, 0, 0);
-    return context;
 }
 
 /** The theme's colour of a part of the mean: as far from the mean's as its logarithm is. */

@@ -114,6 +114,30 @@ for (const [how, ...rest] of JSON.parse(readFileSync(`${folder}/numbers.json`, "
     assert.equal(format[how](...rest.slice(0, -1)), rest.at(-1), `${how}(${rest})`);
 }
 
+// Who waits for whom: the table, the map, and what the pointer is over.
+const job = report("job");
+await open("job", {}, async (page) => {
+    const { collectives } = job;
+    assert.equal(collectives.ranks[5].last, 20);
+    const rows = await rowsOf(page, "Who waits for whom");
+    assert.deepEqual(rows.map(([name, last]) => [name, last]), [["rank 5", "20"]]);
+    isTime(rows[0][2], collectives.ranks[5].iteration_without_ns);
+    assert.match(rows[0][3], /^\+60\.0 ms GC/);
+    const last = JSON.parse(await page.$eval("[data-last]", (map) => map.dataset.last));
+    assert.deepEqual(last, collectives.iterations.map((one) => one.last ?? job.processes.length));
+    const canvas = page.locator("[data-last] canvas");
+    await canvas.scrollIntoViewIfNeeded();
+    const box = await canvas.boundingBox();
+    const [left, top, bottom] = [34, 5, 20];
+    const at = (rank, step) => [box.x + left + ((step + 0.5) / collectives.iterations.length) * (box.width - left),
+        box.y + top + ((rank + 0.5) / job.processes.length) * (box.height - top - bottom)];
+    await page.mouse.move(...at(5, 12));
+    const tip = (await page.textContent("[data-last] .tip")).replaceAll("\u00a0", " ");
+    assert.match(tip, /^iteration 112rank 5 came 3\.\d\d ms later than the median rankrank 5 held the others up: \+3\.\d\d ms GC$/);
+    await page.mouse.click(...at(5, 12));
+    await page.waitForSelector("html[data-ready='5']");
+});
+
 const ranks = report("ranks");
 
 await open("ranks", { colorScheme: "light" }, async (page) => {

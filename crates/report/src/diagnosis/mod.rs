@@ -3,6 +3,7 @@
 //! A rule says yes only where the records leave nothing else: one that lacks its data is unknown, and says
 //! what to switch on.
 
+mod arrivals;
 mod evidence;
 mod gpu;
 mod host;
@@ -18,10 +19,11 @@ use std::cmp::Reverse;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::arrivals::Arrivals;
 use crate::process::Process;
 use crate::skew::Skew;
 use evidence::Evidence;
-use rules::Judge;
+use rules::{Judge, Together};
 pub use rules::{Kind, RULES, Rule};
 
 /// Whether a finding's rule holds.
@@ -74,15 +76,25 @@ impl Judged {
 
 /// What all rules find in some processes: causes first, the greatest loss first, and what is not so and what
 /// is not known last. None where no process has iterations.
-pub fn findings(processes: &[Process], names: &[String], skew: Option<&Skew>) -> Vec<Finding> {
+pub fn findings(
+    processes: &[Process],
+    names: &[String],
+    skew: Option<&Skew>,
+    arrivals: Option<&Arrivals>,
+) -> Vec<Finding> {
+    let together = Together { skew, arrivals };
     let all: Vec<_> = Evidence::of(processes, names);
     if all.is_empty() {
         return Vec::new();
     }
-    let mut findings: Vec<_> = RULES.iter().map(|rule| find(rule, &all, skew)).collect();
+    let mut findings: Vec<_> = RULES
+        .iter()
+        .map(|rule| find(rule, &all, together))
+        .collect();
     delays_are_apart(&mut findings);
     faults_are_code(&mut findings);
     yields(&mut findings, &all);
+    skew_is_once(&mut findings);
     share_out(&mut findings);
     name_functions(&mut findings, &all);
     findings.sort_by_key(|finding| {
@@ -178,6 +190,23 @@ fn yields(findings: &mut [Finding], all: &[Evidence<'_>]) {
     }
 }
 
+/// What a slow rank costs the others is what they wait for it.
+fn skew_is_once(findings: &mut [Finding]) {
+    let loss = |name| {
+        let of = findings.iter().find(|finding| finding.rule.name == name);
+        of.and_then(|finding| finding.loss)
+    };
+    let Some(skew) = loss(arrivals::SKEW) else {
+        return;
+    };
+    let slow = findings
+        .iter_mut()
+        .find(|finding| finding.rule.name == ranks::SLOW);
+    if let Some(slow) = slow {
+        slow.loss = slow.loss.map(|slow| slow - skew).filter(|left| *left > 0.0);
+    }
+}
+
 /// Where nothing says which function the host runs, what does is said.
 fn name_functions(findings: &mut [Finding], all: &[Evidence<'_>]) {
     let is_known = |one: &Evidence<'_>| one.process.stacks.counts.enough();
@@ -205,12 +234,12 @@ fn share_out(findings: &mut [Finding]) {
     }
 }
 
-fn find(rule: &'static Rule, all: &[Evidence<'_>], skew: Option<&Skew>) -> Finding {
+fn find(rule: &'static Rule, all: &[Evidence<'_>], together: Together<'_>) -> Finding {
     let judged = match rule.judge {
         Judge::Each(judge) | Judge::Ledger(judge) => {
             worst(all.iter().map(|one| (one.who.as_str(), judge(one))))
         }
-        Judge::All(judge) => judge(all, skew),
+        Judge::All(judge) => judge(all, together),
     };
     let (verdict, evidence, loss, advice) = match judged {
         Judged::Yes { evidence, loss } => (Verdict::Yes, evidence, loss, rule.advice),

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::Judged;
 use super::evidence::Evidence;
 use super::ledger::CODE_RULE;
-use super::rules::{Judge, Kind, RULES, Rule};
+use super::rules::{Judge, Kind, RULES, Rule, Together};
 use crate::quantiles::Quantiles;
 use crate::skew::Skew;
 use crate::units::{Rate, Share, Time};
@@ -28,12 +28,14 @@ pub fn slow_when() -> String {
     )
 }
 
-pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
+pub fn slow(all: &[Evidence<'_>], together: Together<'_>) -> Judged {
     if all.len() < 2 {
         return Judged::Unknown("one process".to_owned());
     }
     let ranks: HashSet<_> = all.iter().map(|one| one.process.facts.rank).collect();
-    let skew = skew.filter(|skew| skew.iterations.len() >= LEAST && ranks.len() == all.len());
+    let skew = together
+        .skew
+        .filter(|skew| skew.iterations.len() >= LEAST && ranks.len() == all.len());
     let Some(skew) = skew else {
         return Judged::Unknown("the processes are not ranks of one run".to_owned());
     };
@@ -57,10 +59,7 @@ pub fn slow(all: &[Evidence<'_>], skew: Option<&Skew>) -> Judged {
         return Judged::No(evidence);
     }
     // What that rank loses to causes of its own is theirs.
-    let own_causes = causes(slowest);
-    let rest_of = || all.iter().filter(|one| one.place != slowest.place);
-    let usual = rest_of().map(causes).sum::<f64>() / rest_of().count().max(1) as f64;
-    let theirs = (own_causes - usual).max(0.0);
+    let theirs = theirs(slowest, all);
     if slower - theirs < SLOWER {
         return Judged::Yes {
             evidence: evidence + ", by causes of its own",
@@ -118,6 +117,13 @@ fn tokens(one: &Evidence<'_>) -> Option<f64> {
 pub fn slowest(all: &[Evidence<'_>]) -> Option<usize> {
     let slowest = all.iter().max_by_key(|one| one.sum.time.p50)?;
     Some(slowest.place)
+}
+
+/// How much of the time a process loses to causes of its own, more than the others do.
+pub fn theirs(one: &Evidence<'_>, all: &[Evidence<'_>]) -> f64 {
+    let others = || all.iter().filter(|other| other.place != one.place);
+    let usual = others().map(causes).sum::<f64>() / others().count().max(1) as f64;
+    (causes(one) - usual).max(0.0)
 }
 
 /// How much of the time the causes take that one process has by itself.

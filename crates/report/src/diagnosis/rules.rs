@@ -4,7 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::evidence::Evidence;
-use super::{Judged, gpu, host, ledger, python, ranks, routing, rule};
+use super::{Judged, arrivals, gpu, host, ledger, python, ranks, routing, rule};
+use crate::arrivals::Arrivals;
 use crate::skew::Skew;
 
 /// What a finding is about. Findings come in this order.
@@ -50,7 +51,14 @@ pub(super) enum Judge {
     /// The same, by the ledger: waiting for a processor is no part of what it loses.
     Ledger(fn(&Evidence<'_>) -> Judged),
     /// All of them together.
-    All(fn(&[Evidence<'_>], Option<&Skew>) -> Judged),
+    All(fn(&[Evidence<'_>], Together<'_>) -> Judged),
+}
+
+/// What processes show together.
+#[derive(Clone, Copy)]
+pub(super) struct Together<'a> {
+    pub skew: Option<&'a Skew>,
+    pub arrivals: Option<&'a Arrivals>,
 }
 
 const KERNELS: &str = "--kernels";
@@ -208,6 +216,16 @@ pub const RULES: &[Rule] = &[
         judge: Judge::All(ranks::slow),
     },
     Rule {
+        name: arrivals::SKEW,
+        kind: Kind::Cause,
+        evidence: "the collectives of all ranks, by their kernels: when each came, and when the last one did",
+        threshold: arrivals::skew_when,
+        advice: "look at what makes that rank late; collectives only show it on all the others",
+        to_know: "run all ranks with --kernels, and give the records of all",
+        needs: "",
+        judge: Judge::All(arrivals::skew),
+    },
+    Rule {
         name: "routing-imbalance",
         kind: Kind::Cause,
         evidence: "tokens that the learned router sent to each expert, outside windows",
@@ -236,6 +254,17 @@ pub const RULES: &[Rule] = &[
         to_know: "run with --gpu-metrics",
         needs: METRICS,
         judge: Judge::Each(gpu::compute),
+    },
+    Rule {
+        name: "transfer-bound",
+        kind: Kind::Bound,
+        evidence: "the same collectives: what they take once all ranks have come",
+        threshold: arrivals::transfer_when,
+        advice: "fewer and larger collectives, or work beside them; faster ones (the custom all-reduce, NVLink); fewer ranks \
+                 that share a layer",
+        to_know: "run all ranks with --kernels, and give the records of all",
+        needs: "",
+        judge: Judge::All(arrivals::transfer),
     },
     Rule {
         name: "low-gpu-utilisation",

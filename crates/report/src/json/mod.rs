@@ -3,6 +3,7 @@
 //! descriptions that users read. A number's unit, where its key does not end with `_ns`, is its `unit`.
 
 mod batch;
+mod collectives;
 mod escaped;
 mod gpu;
 mod layers;
@@ -22,6 +23,7 @@ use crate::diagnosis::Kind;
 use crate::quantiles::Quantiles;
 use crate::skew::{Skew, Step};
 use crate::{Finding, Report, Verdict};
+use collectives::{JsonCollective, JsonCollectives};
 pub use escaped::{write, write_text};
 use process::JsonProcess;
 
@@ -78,6 +80,8 @@ pub struct JsonReport<'a> {
     processes: Vec<JsonProcess<'a>>,
     /// The processes side by side; `null` where no two of them have an iteration in common.
     skew: Option<JsonSkew<'a>>,
+    /// What the processes' collectives show together; `null` where no two have any.
+    collectives: Option<JsonCollectives<'a>>,
     /// What may make the program slow: what holds first, then what is unknown, then what does not hold; of these causes
     /// first, and of those the greatest loss. Empty where no process has iterations.
     findings: Vec<JsonFinding<'a>>,
@@ -168,9 +172,14 @@ struct JsonStep {
 impl<'a> JsonReport<'a> {
     fn of(report: &'a Report, each: bool) -> Self {
         let ranks = report.processes.len();
-        let process = |process| JsonProcess::of(process, each, ranks);
+        let arrivals = report.arrivals.as_ref();
+        let process = |(place, process)| {
+            let collectives = JsonCollective::of(process, place, arrivals);
+            JsonProcess::of(process, collectives, each, ranks)
+        };
         Self {
-            processes: report.processes.iter().map(process).collect(),
+            processes: report.processes.iter().enumerate().map(process).collect(),
+            collectives: arrivals.map(|arrivals| JsonCollectives::of(arrivals, each)),
             skew: report.skew.as_ref().map(|skew| JsonSkew::of(skew, each)),
             findings: report.findings.iter().map(JsonFinding::of).collect(),
         }

@@ -7,6 +7,7 @@ use serde::{Serialize, Serializer};
 use tllmprof_record::Ended;
 
 use super::batch::{JsonBatch, JsonPhase};
+use super::collectives::JsonCollective;
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
 use super::layers::{JsonLayer, JsonPattern, JsonUnknown};
 use super::routing::JsonRouting;
@@ -124,6 +125,8 @@ pub struct JsonProcess<'a> {
     layer_patterns: Vec<JsonPattern<'a>>,
     /// Kernels whose layer is not known, by reason.
     layers_unknown: Vec<JsonUnknown>,
+    /// What it does together with other ranks, by the kernels that were recorded.
+    collectives: Vec<JsonCollective>,
     /// GPU metrics inside windows, by device and metric.
     gpu_metrics: Vec<JsonMetric>,
     /// How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded.
@@ -421,7 +424,12 @@ struct JsonThread<'a> {
 }
 
 impl<'a> JsonProcess<'a> {
-    pub fn of(process: &'a Process, each: bool, ranks: usize) -> Self {
+    pub fn of(
+        process: &'a Process,
+        collectives: Vec<JsonCollective>,
+        each: bool,
+        ranks: usize,
+    ) -> Self {
         let windows = process.windows.iter().zip(&process.window_ledgers);
         let windows = windows.map(|(window, ledger)| JsonWindow::of(window, ledger, each));
         let facts = &process.facts;
@@ -502,6 +510,7 @@ impl<'a> JsonProcess<'a> {
             layers_unknown: JsonUnknown::all(process.layers.as_ref()),
             copies: process.copies.iter().map(JsonCopy::of).collect(),
             kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
+            collectives,
             gpu_metrics: process.metrics.iter().map(JsonMetric::of).collect(),
             routing: JsonRouting::of(&process.experts, facts, ranks),
             threads: threads(process),

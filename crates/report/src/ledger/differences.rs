@@ -8,15 +8,13 @@ use serde::Serialize;
 
 use super::LedgerKind;
 use super::host::Times;
+use super::keys::cause::{REST, WORK};
 use super::keys::{Named, Spent, WAITING};
 use crate::units::Rate;
 
 /// Differences under this part of the iteration's time, or of all that it took longer, say nothing by themselves.
 const SMALL: f64 = 0.002;
 const SMALL_OF_ALL: f64 = 0.05;
-/// What is left.
-const REST: &str = "unexplained";
-const WORK: &str = "GPU work";
 /// How many have a name.
 const NAMED: usize = 6;
 
@@ -35,6 +33,15 @@ pub struct Difference {
 }
 
 impl Difference {
+    pub fn new(cause: &str, more: i64, detail: Option<String>) -> Self {
+        Self {
+            cause: cause.to_owned(),
+            detail,
+            held_by: None,
+            more,
+        }
+    }
+
     /// Whether it is what is left.
     #[must_use]
     pub fn is_rest(&self) -> bool {

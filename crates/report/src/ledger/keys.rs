@@ -7,11 +7,25 @@ use super::LedgerKind;
 use crate::facts::{CallRow, Facts, name};
 use crate::stacks::{Frames, Seen};
 
-/// What having no processor is called.
-const DELAYED: &str = "waiting for a processor";
+/// What causes are called.
+pub mod cause {
+    pub const GC: &str = "GC";
+    pub const GIL: &str = "waiting for the GIL";
+    /// Having no processor.
+    pub const DELAYED: &str = "waiting for a processor";
+    pub const BLOCKED: &str = "asleep or blocked";
+    pub const LAUNCHING: &str = "launching";
+    pub const WORK: &str = "GPU work";
+    /// The GPU had nothing to do, and nothing else says why.
+    pub const LATE: &str = "late launch";
+    /// What is left.
+    pub const REST: &str = "unexplained";
+}
+
+use cause::DELAYED;
 
 /// What causes begin with in which the thread was asleep or blocked.
-pub const ASLEEP: &str = "asleep or blocked";
+pub const ASLEEP: &str = cause::BLOCKED;
 
 /// What time is spent on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -181,7 +195,7 @@ impl Named<'_> {
             }
             Key::Capturing => (LedgerKind::Capture, "graph capture".to_owned()),
             Key::Gc => (LedgerKind::Gc, named),
-            Key::Gil => (LedgerKind::GilWait, "waiting for the GIL".to_owned()),
+            Key::Gil => (LedgerKind::GilWait, cause::GIL.to_owned()),
             Key::Requests => (LedgerKind::Requests, named),
             Key::Function(_) => (LedgerKind::Function, format!("{named}: its own code")),
         }
@@ -191,7 +205,7 @@ impl Named<'_> {
         match key {
             Key::Call(row) => self.facts.call(row),
             Key::Capturing => "a stream capture".to_owned(),
-            Key::Gc => "GC".to_owned(),
+            Key::Gc => cause::GC.to_owned(),
             Key::Gil => "a wait for the GIL".to_owned(),
             Key::Requests => "waiting for requests".to_owned(),
             Key::Function(id) => name(self.strings.get(id)),
@@ -209,7 +223,7 @@ fn called(row: &CallRow) -> (LedgerKind, String) {
             let cause = format!("{WAITING}: {}", row.name);
             return (LedgerKind::Wait, cause);
         }
-        CallKind::GraphLaunch | CallKind::KernelLaunch => (LedgerKind::Launch, "launching"),
+        CallKind::GraphLaunch | CallKind::KernelLaunch => (LedgerKind::Launch, cause::LAUNCHING),
         CallKind::Capture => (LedgerKind::Capture, "graph capture"),
         CallKind::AsyncCopy => (LedgerKind::Copy, "copies"),
         CallKind::Other if copies => (LedgerKind::Copy, "copies"),

@@ -16,7 +16,7 @@ pub use claims::{Claims, NAMED};
 pub use differences::Difference;
 pub use groups::Groups;
 pub use host::HostLedger;
-pub use keys::{ASLEEP, Named};
+pub use keys::{ASLEEP, Named, cause};
 
 /// How many causes have a row of their own, and the share from which one does.
 const ROWS: usize = 40;

@@ -1,5 +1,6 @@
 //! The report as text, a screenful: 80 columns, 44 lines for one process.
 
+mod arrivals;
 mod findings;
 mod gpu;
 mod layers;

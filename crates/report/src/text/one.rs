@@ -12,7 +12,7 @@ use super::{findings, gpu, layers, stacks};
 use crate::batch::{BatchSum, PhaseSum, SizeSum};
 use crate::diagnosis::Finding;
 use crate::facts::Facts;
-use crate::ledger::{Ledger, LedgerKind, LedgerRow, difference};
+use crate::ledger::{Difference, Ledger, LedgerKind, LedgerRow, difference};
 use crate::process::{Named, Process};
 use crate::quantiles::Quantiles;
 use crate::routing::expert_gpus;
@@ -516,7 +516,12 @@ pub fn longer(slow: &Slow) -> String {
 
 /// What made an iteration slow, in words.
 pub fn causes(slow: &Slow, lines: &Lines) -> Vec<String> {
-    let said = slow.causes.iter().map(|cause| {
+    differences(&slow.causes, lines)
+}
+
+/// Differences, in words.
+pub fn differences(causes: &[Difference], lines: &Lines) -> Vec<String> {
+    let said = causes.iter().map(|cause| {
         let name = lines.name(&cause.cause, 52);
         let holder = cause.held_by.as_ref();
         let holder = holder.map_or_else(String::new, |holder| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::findings;
 use super::lines::Lines;
 use super::one::{SLOWEST, causes, longer, shortcomings};
-use super::{routing, stacks};
+use super::{arrivals as collectives, routing, stacks};
 use crate::Report;
 use crate::ledger::LedgerKind;
 use crate::process::Process;
@@ -27,6 +27,7 @@ pub fn processes(report: &Report, lines: &mut Lines) {
         processes,
         names,
         skew,
+        arrivals,
         findings: found,
     } = report;
     let skew = skew.as_ref();
@@ -35,6 +36,9 @@ pub fn processes(report: &Report, lines: &mut Lines) {
     if let Some(skew) = skew {
         lines.blank();
         skewed(skew, names, lines);
+    }
+    if let Some(arrivals) = arrivals {
+        collectives::add(arrivals, names, lines);
     }
     stacks::several(processes, names, lines);
     let ranks = processes.iter().map(|process| &process.experts[..]);

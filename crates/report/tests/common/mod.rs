@@ -1,3 +1,4 @@
+pub mod job;
 pub mod server;
 
 use std::path::PathBuf;

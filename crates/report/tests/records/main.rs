@@ -8,6 +8,7 @@ mod diagnosis;
 mod gpu;
 mod ledger;
 mod odd;
+mod ranks;
 mod report;
 mod requests;
 mod routing;

@@ -1,0 +1,34 @@
+//! How late each rank came to the collectives of each iteration, as columns.
+
+use tllmprof_report::{Arrivals, Change};
+
+use crate::columns::Columns;
+
+/// The numbers of iterations and of processes; the iterations' numbers; for each the place of the process that held the
+/// others up, or the number of processes where none did; why, in words; and for each iteration and each process how much later
+/// than the median rank it came, in microseconds and one more: 0 is not known.
+pub fn columns(arrivals: &Arrivals) -> Columns {
+    let (steps, ranks) = (&arrivals.steps, arrivals.ranks.len());
+    let mut columns = Columns::default();
+    columns.number(steps.len() as u64);
+    columns.number(ranks as u64);
+    columns.differences(steps.iter().map(|step| u64::from(step.n)));
+    let last = steps
+        .iter()
+        .map(|step| step.last.map_or(ranks, |last| last.0));
+    columns.column(last.map(|place| place as u64));
+    for step in steps {
+        let causes = step.causes();
+        let first = causes.first().filter(|_| step.last.is_some());
+        columns.text(&first.map_or_else(String::new, |cause| {
+            let detail = cause.detail.as_ref();
+            let detail = detail.map_or_else(String::new, |detail| format!(" ({detail})"));
+            format!("{} {}{detail}", Change(cause.more), cause.cause)
+        }));
+    }
+    for at in 0..steps.len() {
+        let late = arrivals.late(at);
+        columns.column(late.map(|late| late.map_or(0, |late| u64::from(late) + 1)));
+    }
+    columns
+}

@@ -1,0 +1,261 @@
+//! How far apart two clocks are, by moments that both have of the same events: a line, or several where one of them jumps.
+
+/// Points of a block, whose median counts.
+const BLOCK: usize = 8;
+const BLOCKS: usize = 64;
+/// Blocks that a drift is known from.
+const DRIFTS: usize = 4;
+/// A clock that goes on by so much more than the other, from one block to the next, jumps; in nanoseconds.
+const JUMP: f64 = 50_000.0;
+/// And by so many times what the points of a block differ by.
+const NOISE: f64 = 10.0;
+
+/// No clock is further ahead of another one, in nanoseconds.
+const FARTHEST: i64 = 1 << 60;
+
+/// A line through some points.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Line {
+    /// Where it begins.
+    from: i64,
+    at: i64,
+    offset: f64,
+    /// What the offset grows by in a nanosecond.
+    drift: f64,
+}
+
+/// What to take from moments of a clock to have those of another one.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Fit {
+    lines: Vec<Line>,
+    /// How far 9 of 10 points are from the lines at most, in nanoseconds.
+    pub error: u64,
+}
+
+/// Where a clock jumps, and by how much, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Jump {
+    pub at: i64,
+    pub by: i64,
+}
+
+impl Fit {
+    /// Through points in the order of their moments: a moment, and how far it is ahead of the other clock.
+    pub fn of(points: &[(i64, i64)]) -> Self {
+        if points.is_empty() {
+            return Self::default();
+        }
+        let blocks: Vec<_> = blocks(points).collect();
+        let mut parts = vec![0];
+        parts.extend(jumps(points, &blocks));
+        let ends: Vec<_> = parts
+            .iter()
+            .skip(1)
+            .copied()
+            .chain([points.len()])
+            .collect();
+        let lines: Vec<_> = parts
+            .into_iter()
+            .zip(ends)
+            .map(|(from, to)| line(&points[from..to]))
+            .collect();
+        let mut fit = Self { lines, error: 0 };
+        let off = points.iter().map(|(at, ahead)| ahead.abs_diff(fit.at(*at)));
+        let mut off: Vec<_> = off.collect();
+        let nine = (off.len() * 9).div_ceil(10) - 1;
+        fit.error = *off.select_nth_unstable(nine).1;
+        fit
+    }
+
+    /// How far a moment is ahead of the other clock.
+    pub fn at(&self, moment: i64) -> i64 {
+        let after = self.lines.partition_point(|line| line.from <= moment);
+        let line = self.lines.get(after.saturating_sub(1));
+        let ahead = line.map_or(0.0, |line| {
+            line.offset + line.drift * (moment - line.at) as f64
+        });
+        (ahead.round() as i64).clamp(-FARTHEST, FARTHEST)
+    }
+
+    pub fn jumps(&self) -> Vec<Jump> {
+        let pairs = self.lines.windows(2).map(|pair| {
+            let at = pair[1].from;
+            let before = pair[0].offset + pair[0].drift * (at - pair[0].at) as f64;
+            let before = (before.round() as i64).clamp(-FARTHEST, FARTHEST);
+            let by = self.at(at) - before;
+            Jump { at, by }
+        });
+        pairs.collect()
+    }
+
+    /// Parts in a million.
+    pub fn drift(&self) -> f64 {
+        self.lines.first().map_or(0.0, |line| line.drift * 1e6)
+    }
+
+    /// How near it comes to nothing.
+    pub fn least(&self) -> u64 {
+        let offsets = self.lines.iter().map(|line| line.offset.abs() as u64);
+        offsets.min().unwrap_or(0)
+    }
+}
+
+/// Points in blocks: where each begins, and its length.
+fn blocks(points: &[(i64, i64)]) -> impl Iterator<Item = (usize, usize)> {
+    let count = (points.len() / BLOCK).clamp(1, BLOCKS);
+    let edge = move |block: usize| block * points.len() / count;
+    (0..count).map(move |block| (edge(block), edge(block + 1) - edge(block)))
+}
+
+pub fn median(values: &mut [i64]) -> i64 {
+    match values.len() {
+        0 => 0,
+        length => *values.select_nth_unstable(length / 2).1,
+    }
+}
+
+fn middle(values: &mut [f64]) -> f64 {
+    let half = values.len() / 2;
+    match values.is_empty() {
+        true => 0.0,
+        false => *values.select_nth_unstable_by(half, f64::total_cmp).1,
+    }
+}
+
+fn centre(points: &[(i64, i64)]) -> (i64, i64) {
+    let mut ahead: Vec<_> = points.iter().map(|(_, ahead)| *ahead).collect();
+    let at = points.get(points.len() / 2).map_or(0, |(at, _)| *at);
+    (at, median(&mut ahead))
+}
+
+/// Where parts begin, besides the first.
+fn jumps(points: &[(i64, i64)], blocks: &[(usize, usize)]) -> Vec<usize> {
+    let of = |(from, length): &(usize, usize)| &points[*from..from + length];
+    let centres: Vec<_> = blocks.iter().map(|block| centre(of(block))).collect();
+    let mut noise: Vec<_> = blocks
+        .iter()
+        .zip(&centres)
+        .map(|(block, (_, centre))| {
+            let mut off: Vec<_> = of(block)
+                .iter()
+                .map(|(_, one)| (one - centre).abs())
+                .collect();
+            median(&mut off) as f64
+        })
+        .collect();
+    let noise = middle(&mut noise);
+    let pairs = || {
+        centres
+            .windows(2)
+            .map(|pair| (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1))
+    };
+    let mut rates: Vec<_> = pairs()
+        .map(|(time, more)| more as f64 / (time.max(1)) as f64)
+        .collect();
+    let drift = middle(&mut rates);
+    let least = JUMP.max(NOISE * noise);
+    let is_one = |(time, more): (i64, i64)| (more as f64 - drift * time as f64).abs() > least;
+    let after = pairs().enumerate().filter(|(_, pair)| is_one(*pair));
+    let after: Vec<_> = after.map(|(block, _)| block).collect();
+    after
+        .into_iter()
+        .map(|block| {
+            // Where in the two blocks: where the points are nearest to the one before and to the other one behind.
+            let (from, until) = (blocks[block].0, blocks[block + 1].0 + blocks[block + 1].1);
+            let (before, behind) = (centres[block].1, centres[block + 1].1);
+            let mut cost: i128 = points[from..until]
+                .iter()
+                .map(|(_, one)| i128::from((one - behind).abs()))
+                .sum();
+            let mut best = (cost, from);
+            for (at, (_, one)) in points[from..until].iter().enumerate() {
+                cost += i128::from((one - before).abs()) - i128::from((one - behind).abs());
+                best = best.min((cost, from + at + 1));
+            }
+            best.1.clamp(1, points.len() - 1)
+        })
+        .fold(Vec::new(), |mut parts, part| {
+            if parts.last().is_none_or(|last| *last < part) {
+                parts.push(part);
+            }
+            parts
+        })
+}
+
+/// The line of some points that do not jump.
+fn line(points: &[(i64, i64)]) -> Line {
+    let centres: Vec<_> = blocks(points)
+        .map(|(from, length)| centre(&points[from..from + length]))
+        .collect();
+    let (at, _) = centre(points);
+    let mut slopes = Vec::new();
+    if centres.len() >= DRIFTS {
+        for (place, one) in centres.iter().enumerate() {
+            let others = centres[place + 1..].iter();
+            slopes.extend(
+                others.map(|other| (other.1 - one.1) as f64 / (other.0 - one.0).max(1) as f64),
+            );
+        }
+    }
+    let drift = middle(&mut slopes);
+    let mut offsets: Vec<_> = points
+        .iter()
+        .map(|(moment, ahead)| *ahead as f64 - drift * (moment - at) as f64)
+        .collect();
+    Line {
+        from: points.first().map_or(0, |(first, _)| *first),
+        at,
+        offset: middle(&mut offsets),
+        drift,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Some noise that is always the same.
+    fn noise(n: i64, most: i64) -> i64 {
+        (n * 7_919 + n * n * 104_729).rem_euclid(2 * most + 1) - most
+    }
+
+    #[test]
+    fn lines_are_found_among_points_that_are_far_off() {
+        let points: Vec<_> = (0..1000)
+            .map(|n| {
+                let at = n * 1_000_000;
+                // 20 parts in a million, and every tenth point is half a millisecond late.
+                let late = if n % 10 == 3 { 500_000 } else { 0 };
+                (at, 7_000_000 + at / 50_000 + noise(n, 4_000) + late)
+            })
+            .collect();
+        let fit = Fit::of(&points);
+        assert_eq!(fit.jumps(), []);
+        for n in [0, 500, 999] {
+            let at = n * 1_000_000;
+            let off = fit.at(at) - (7_000_000 + at / 50_000);
+            assert!(off.abs() < 1_000, "{n}: {off}");
+        }
+        assert!((fit.drift() - 20.0).abs() < 1.0, "{}", fit.drift());
+        assert!(fit.error < 5_000, "{}", fit.error);
+    }
+
+    #[test]
+    fn jumps_are_found_where_they_are() {
+        let ahead = |n: i64| if n < 613 { 0 } else { 2_000_000 } + noise(n, 3_000);
+        let points: Vec<_> = (0..1000).map(|n| (n * 10_000, ahead(n))).collect();
+        let fit = Fit::of(&points);
+        let jumps = fit.jumps();
+        assert_eq!(jumps.len(), 1, "{jumps:?}");
+        assert!((jumps[0].at - 6_130_000).abs() <= 10_000, "{jumps:?}");
+        assert!((jumps[0].by - 2_000_000).abs() < 3_000, "{jumps:?}");
+        assert!(fit.at(10_000).abs() < 3_000 && (fit.at(9_000_000) - 2_000_000).abs() < 3_000);
+    }
+
+    #[test]
+    fn a_few_points_are_enough_for_an_offset() {
+        assert_eq!(Fit::of(&[]).at(5), 0);
+        let fit = Fit::of(&[(10, 100), (20, 104), (30, 99)]);
+        assert_eq!((fit.at(0), fit.at(1000)), (100, 100));
+    }
+}

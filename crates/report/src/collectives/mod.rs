@@ -1,0 +1,41 @@
+//! The collectives that a process ran, by the kernels that its record has: NCCL's and other libraries'. What several
+//! ranks' collectives show together is in `arrivals`.
+
+mod names;
+mod tally;
+
+use std::collections::BTreeMap;
+
+pub use names::{ROWS, Row};
+pub use tally::{Collective, CollectiveTally, Found};
+
+impl Row {
+    /// What its collectives are called.
+    #[must_use]
+    pub fn label(&self) -> String {
+        format!("{} ({})", self.operation.name(), self.library)
+    }
+}
+
+impl Found {
+    /// How many there are, by the row that they are shown by.
+    pub fn kinds(&self) -> BTreeMap<u8, u64> {
+        let mut by_row: BTreeMap<u8, u64> = BTreeMap::new();
+        for one in &self.all {
+            *by_row.entry(one.row).or_default() += 1;
+        }
+        let mut kinds: BTreeMap<u8, u64> = BTreeMap::new();
+        for (row, count) in by_row {
+            *kinds.entry(ROWS[usize::from(row)].first()).or_default() += count;
+        }
+        kinds
+    }
+}
+
+impl Collective {
+    /// When it ended.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.start.saturating_add(self.ns)
+    }
+}

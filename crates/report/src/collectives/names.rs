@@ -1,0 +1,337 @@
+//! Kernels of collectives, by their names.
+//!
+//! Data only. Each name was read in its library's source or in a trace of it; `docs/ranks.md` shows the table to
+//! users, and a test keeps the two the same.
+
+/// What a collective does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    AllReduce,
+    AllGather,
+    ReduceScatter,
+    Broadcast,
+    Reduce,
+    AllToAll,
+    /// Point to point, or an all-to-all that is made of it.
+    SendReceive,
+    /// Tokens go to their experts.
+    Dispatch,
+    /// And come back.
+    Combine,
+    Barrier,
+    /// One kernel serves several operations.
+    Some,
+}
+
+impl Operation {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::AllReduce => "all-reduce",
+            Self::AllGather => "all-gather",
+            Self::ReduceScatter => "reduce-scatter",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::AllToAll => "all-to-all",
+            Self::SendReceive => "send/receive",
+            Self::Dispatch => "dispatch",
+            Self::Combine => "combine",
+            Self::Barrier => "barrier",
+            Self::Some => "some collective",
+        }
+    }
+
+    /// Whether no rank can end before all have begun. The root of a broadcast needs nobody, and who sends to a root does
+    /// not wait for the others.
+    pub const fn meets(self) -> bool {
+        !matches!(self, Self::Broadcast | Self::Reduce)
+    }
+}
+
+/// Kernels that are collectives.
+#[derive(Debug)]
+pub struct Row {
+    /// The last parts of the name, without what it is a template of and what it takes. `*` at the end stands for anything.
+    pub name: &'static str,
+    pub library: &'static str,
+    pub operation: Operation,
+}
+
+const fn row(name: &'static str, library: &'static str, operation: Operation) -> Row {
+    Row {
+        name,
+        library,
+        operation,
+    }
+}
+
+const NCCL: &str = "NCCL";
+const RCCL: &str = "RCCL";
+const CUSTOM: &str = "vLLM, SGLang";
+const QUICK: &str = "quick all-reduce";
+const FUSED: &str = "FlashInfer, TensorRT-LLM";
+const TRTLLM: &str = "TensorRT-LLM";
+const TORCH: &str = "PyTorch";
+const DEEP_EP: &str = "DeepEP";
+const NVSHMEM: &str = "NVSHMEM";
+const TE: &str = "Transformer Engine";
+
+/// The table: the first row that fits counts.
+pub const ROWS: &[Row] = {
+    use Operation::{
+        AllGather, AllReduce, AllToAll, Barrier, Broadcast, Combine, Dispatch, Reduce,
+        ReduceScatter, SendReceive, Some,
+    };
+    &[
+        row("ncclDevKernel_AllReduce_*", NCCL, AllReduce),
+        row("ncclDevKernel_AllGather*", NCCL, AllGather),
+        row("ncclDevKernel_ReduceScatter_*", NCCL, ReduceScatter),
+        row("ncclDevKernel_Broadcast_*", NCCL, Broadcast),
+        row("ncclDevKernel_Reduce_*", NCCL, Reduce),
+        row("ncclDevKernel_SendRecv*", NCCL, SendReceive),
+        row("ncclDevKernel_Generic*", "NCCL, RCCL", Some),
+        row("ncclKernel_AllReduce_*", NCCL, AllReduce),
+        row("ncclKernel_AllGather_*", NCCL, AllGather),
+        row("ncclKernel_ReduceScatter_*", NCCL, ReduceScatter),
+        row("ncclKernel_Broadcast_*", NCCL, Broadcast),
+        row("ncclKernel_Reduce_*", NCCL, Reduce),
+        row("ncclKernel_SendRecv_*", NCCL, SendReceive),
+        row("ncclSymkDevKernel_AllReduce_*", NCCL, AllReduce),
+        row("ncclSymkDevKernel_AllGather_*", NCCL, AllGather),
+        row("ncclSymkDevKernel_ReduceScatter_*", NCCL, ReduceScatter),
+        row("ncclSymDevKernel_AllReduce_*", NCCL, AllReduce),
+        row("ncclSymDevKernel_AllGather_*", NCCL, AllGather),
+        row("ncclSymDevKernel_ReduceScatter_*", NCCL, ReduceScatter),
+        row("mscclKernel_*", RCCL, Some),
+        row("cross_device_reduce_1stage*", CUSTOM, AllReduce),
+        row("cross_device_reduce_2stage*", CUSTOM, AllReduce),
+        row("allreduce_prototype_twoshot", QUICK, AllReduce),
+        row("allreduce_fusion_kernel_oneshot_lamport", FUSED, AllReduce),
+        row("allreduce_fusion_kernel_twoshot_sync", FUSED, AllReduce),
+        row(
+            "moereduce_allreduce_fusion_kernel_oneshot_lamport",
+            FUSED,
+            AllReduce,
+        ),
+        row(
+            "moefinalize_allreduce_fusion_kernel_oneshot_lamport",
+            FUSED,
+            AllReduce,
+        ),
+        row("oneshotAllreduceFusionKernel", FUSED, AllReduce),
+        row("twoshotAllreduceKernel", FUSED, AllReduce),
+        row("moeA2ADispatchKernel", FUSED, Dispatch),
+        row("moeA2ACombineKernel", FUSED, Combine),
+        row("oneShotAllReduceKernel", TRTLLM, AllReduce),
+        row("twoShotAllReduceKernel", TRTLLM, AllReduce),
+        row("lowPrecisionTwoShotAllReduceKernel", TRTLLM, AllReduce),
+        row("one_shot_all_reduce_norm_kernel", FUSED, AllReduce),
+        row(
+            "lamport_style_one_shot_all_reduce_norm_kernel",
+            FUSED,
+            AllReduce,
+        ),
+        row("one_shot_all_reduce_kernel", TORCH, AllReduce),
+        row("two_shot_all_reduce_kernel", TORCH, AllReduce),
+        row("two_shot_all_reduce_kernel_inplace", TORCH, AllReduce),
+        row("multimem_all_reduce_kernel", TORCH, AllReduce),
+        row("multimem_one_shot_all_reduce_kernel", TORCH, AllReduce),
+        row("multimem_all_gather_kernel", TORCH, AllGather),
+        row("deep_ep::internode_ll::dispatch", DEEP_EP, Dispatch),
+        row("deep_ep::internode_ll::combine", DEEP_EP, Combine),
+        row("deep_ep::intranode::dispatch", DEEP_EP, Dispatch),
+        row("deep_ep::intranode::combine", DEEP_EP, Combine),
+        row("deep_ep::intranode::notify_dispatch", DEEP_EP, Barrier),
+        row("deep_ep::internode::notify_dispatch", DEEP_EP, Barrier),
+        row("barrier_on_stream_kernel*", NVSHMEM, Barrier),
+        row("sync_on_stream_kernel*", NVSHMEM, Barrier),
+        row("sync_all_on_stream_kernel*", NVSHMEM, Barrier),
+        row("rdxn_on_stream_kernel", NVSHMEM, AllReduce),
+        row("reducescatter_on_stream_kernel", NVSHMEM, ReduceScatter),
+        row("fcollect_on_stream_kernel", NVSHMEM, AllGather),
+        row("alltoall_on_stream_kernel", NVSHMEM, AllToAll),
+        row("broadcast_on_stream_kernel", NVSHMEM, Broadcast),
+        row("userbuffers_fp16_sum_inplace_gpu_rw", TE, AllReduce),
+        row("userbuffers_fp16_sum_inplace_gpu_mc", TE, AllReduce),
+        row("userbuffers_fp16_sum_inplace_gpu_rw_ag", TE, AllGather),
+        row(
+            "userbuffers_fp16_sum_inplace_gpu_rr_rs_*",
+            TE,
+            ReduceScatter,
+        ),
+    ]
+};
+
+impl Row {
+    /// The first row of the same operation and library: collectives are shown by these.
+    pub fn first(&self) -> u8 {
+        let is_same = |row: &Row| row.library == self.library && row.operation == self.operation;
+        ROWS.iter().position(is_same).unwrap_or(0) as u8
+    }
+}
+
+/// The row of a kernel, by its path: its demangled name without templates and parameters.
+pub fn of(path: &str) -> Option<u8> {
+    ROWS.iter()
+        .position(|row| fits(row.name, path))
+        .map(|at| at as u8)
+}
+
+fn fits(name: &str, path: &str) -> bool {
+    match name.strip_suffix('*') {
+        // Only the last part of the path: these begin with it.
+        Some(start) => path
+            .rsplit("::")
+            .next()
+            .is_some_and(|last| last.starts_with(start)),
+        None => path
+            .strip_suffix(name)
+            .is_some_and(|before| before.is_empty() || before.ends_with("::")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel_name::{full, path};
+
+    #[track_caller]
+    fn found(name: &str) -> Option<(&'static str, Operation)> {
+        let row = of(&path(&full(name)))?;
+        let row = &ROWS[usize::from(row)];
+        Some((row.library, row.operation))
+    }
+
+    #[test]
+    fn names_as_traces_have_them() {
+        use Operation::*;
+        for (name, library, operation) in [
+            (
+                "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+                NCCL,
+                AllReduce,
+            ),
+            (
+                "_Z40ncclDevKernel_AllReduce_Sum_bf16_RING_LL24ncclDevKernelArgsStorageILm4096EE",
+                NCCL,
+                AllReduce,
+            ),
+            ("ncclDevKernel_Reduce_Sum_bf16_RING_LL", NCCL, Reduce),
+            (
+                "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL",
+                NCCL,
+                ReduceScatter,
+            ),
+            ("ncclDevKernel_AllGather_RING_LL", NCCL, AllGather),
+            (
+                "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+                NCCL,
+                SendReceive,
+            ),
+            (
+                "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)",
+                "NCCL, RCCL",
+                Some,
+            ),
+            (
+                "ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)",
+                NCCL,
+                AllReduce,
+            ),
+            (
+                "ncclSymDevKernel_AllReduce_RSxLD_AGxST_sum_bf16(ncclSymDevArgs)",
+                NCCL,
+                AllReduce,
+            ),
+            ("ncclSymkDevKernel_AllGather_STMC", NCCL, AllGather),
+            (
+                "mscclKernel_Sum_half_Simple_false(ncclDevComm*, mscclAlgo*, mscclWork*)",
+                RCCL,
+                Some,
+            ),
+            (
+                "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, vllm::RankSignals, \
+                 vllm::Signal*, __nv_bfloat16*, int, int)",
+                CUSTOM,
+                AllReduce,
+            ),
+            (
+                "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(flashinfer::\
+                 trtllm_allreduce_fusion::AllReduceFusionPattern)1, __nv_bfloat16, 8, false, false>(flashinfer::\
+                 trtllm_allreduce_fusion::AllReduceFusionParams<__nv_bfloat16>)",
+                FUSED,
+                AllReduce,
+            ),
+            (
+                "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 2>(c10::BFloat16**, \
+                 unsigned long, unsigned long, unsigned int**, unsigned long, unsigned long)",
+                TORCH,
+                AllReduce,
+            ),
+            (
+                "void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*, float*, int*, long*)",
+                DEEP_EP,
+                Dispatch,
+            ),
+            (
+                "void deep_ep::internode::notify_dispatch<false, 4>(int const*, int*)",
+                DEEP_EP,
+                Barrier,
+            ),
+            (
+                "void barrier_on_stream_kernel_threadgroup<(threadgroup_t)1>(int, int)",
+                NVSHMEM,
+                Barrier,
+            ),
+        ] {
+            assert_eq!(found(name), Option::Some((library, operation)), "{name}");
+        }
+    }
+
+    #[test]
+    fn other_kernels_are_none() {
+        for name in [
+            "",
+            "gemm",
+            "dispatch<int>(int)",
+            "void at::native::reduce_kernel<512, 1>(int)",
+            "void cub::DeviceReduceKernel<int>()",
+            "my_oneShotAllReduceKernel",
+            "ncclDevFunc_Nop",
+            "void other::combine<int>(int)",
+            "void k<deep_ep::internode_ll::dispatch>(int)",
+        ] {
+            assert_eq!(found(name), Option::None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_page_has_the_table() {
+        let rows = ROWS.iter().map(|row| {
+            let Row {
+                name,
+                library,
+                operation,
+            } = row;
+            format!("| `{name}` | {library} | {} |\n", operation.name())
+        });
+        let head = "| kernel | library | operation |\n|---|---|---|\n";
+        let table = head.to_owned() + &rows.collect::<String>();
+        let page = include_str!("../../../../docs/ranks.md");
+        assert!(
+            page.contains(&table),
+            "docs/ranks.md must hold this table:\n{table}"
+        );
+    }
+
+    #[test]
+    fn each_row_is_reached() {
+        for (at, row) in ROWS.iter().enumerate() {
+            assert_eq!(
+                of(&row.name.replace('*', "x")),
+                Option::Some(at as u8),
+                "{}",
+                row.name
+            );
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! A made-up job of many ranks on several hosts, recorded: when each came to each collective, and why late, is known.
+
+#![allow(dead_code)] // each user takes its part
+
+use tllmprof_record::builder::Builder;
+use tllmprof_record::{Batch, CallKind, ClockKind, Edge, Ended, Event, Info, StringId, Used, What};
+
+pub const US: u64 = 1_000;
+pub const MS: u64 = 1_000_000;
+
+/// The number of the first iteration.
+pub const FIRST: u64 = 100;
+const START: u64 = 5_000 * MS;
+const LAUNCH: u8 = 0;
+const WAIT: u8 = 1;
+
+/// Why a rank comes late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    Gc,
+    Gil,
+    /// Its thread sleeps.
+    Asleep,
+    /// It has no processor.
+    Delayed,
+    /// Its batch has three times the tokens.
+    Tokens,
+    /// The same kernels take longer.
+    Kernels,
+    /// Nothing is recorded of it.
+    Launch,
+}
+
+/// A rank that is late in some iterations, counted from the first, each by so much.
+#[derive(Clone, Copy, Debug)]
+pub struct Plant {
+    pub rank: u64,
+    pub steps: (u64, u64),
+    pub cause: Cause,
+    pub by: u64,
+}
+
+/// A clock that goes on by so much more before an iteration: a host's, or what one rank has of its GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Jump {
+    pub host: Option<u64>,
+    pub rank: Option<u64>,
+    pub step: u64,
+    pub by: i64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub hosts: u64,
+    pub per_host: u64,
+    pub steps: u64,
+    /// In an iteration, and kernels before each.
+    pub collectives: u64,
+    pub kernels: u64,
+    /// How long each transfers.
+    pub transfer: u64,
+    pub name: &'static str,
+    pub plants: Vec<Plant>,
+    pub jumps: Vec<Jump>,
+    /// Ranks in groups of so many, which do not wait for the others; 0: all are one.
+    pub group: u64,
+    /// A rank, and the iteration that its record begins with.
+    pub later: Option<(u64, u64)>,
+    /// A rank, and the iteration of which it lost a collective.
+    pub lost: Option<(u64, u64)>,
+    pub run: &'static str,
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        Self {
+            hosts: 1,
+            per_host: 8,
+            steps: 40,
+            collectives: 8,
+            kernels: 2,
+            transfer: 30 * US,
+            name: "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            plants: Vec::new(),
+            jumps: Vec::new(),
+            group: 0,
+            later: None,
+            lost: None,
+            run: "a-run",
+        }
+    }
+}
+
+/// A moment of the job's own clock at which the last rank of each group comes to each collective.
+pub struct Truth(Vec<u64>);
+
+impl Job {
+    pub const fn ranks(&self) -> u64 {
+        self.hosts * self.per_host
+    }
+
+    const fn groups(&self) -> u64 {
+        match self.group {
+            0 => 1,
+            size => self.ranks() / size,
+        }
+    }
+
+    const fn group_of(&self, rank: u64) -> u64 {
+        match self.group {
+            0 => 0,
+            size => rank / size,
+        }
+    }
+
+    /// Something up to `most` that is always the same.
+    fn noise(rank: u64, step: u64, at: u64, most: u64) -> u64 {
+        let mut x = rank << 40 ^ step << 16 ^ at ^ 0x9e37_79b9_7f4a_7c15;
+        for _ in 0..3 {
+            x ^= x >> 30;
+            x = x.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        }
+        (x >> 20) % (most + 1)
+    }
+
+    fn plant(&self, rank: u64, step: u64) -> Option<Plant> {
+        let is_one =
+            |plant: &&Plant| plant.rank == rank && (plant.steps.0..=plant.steps.1).contains(&step);
+        self.plants.iter().find(is_one).copied()
+    }
+
+    /// How long the GPU has nothing to do before a collective, and how long it works for it.
+    fn before(&self, rank: u64, step: u64, at: u64) -> (u64, u64) {
+        let mut idle = if at == 0 { 40 * US } else { US };
+        if self.group > 0 {
+            // Groups have steps of their own.
+            idle += Self::noise(self.group_of(rank), step, 7_777, 300 * US);
+        }
+        let mut work = 100 * US + Self::noise(rank, step, at, 2 * US);
+        if let Some(plant) = self.plant(rank, step) {
+            match plant.cause {
+                Cause::Tokens | Cause::Kernels => work += plant.by / self.collectives,
+                _ if at == 0 => idle += plant.by,
+                _ => (),
+            }
+        }
+        (idle, work)
+    }
+
+    /// How much sooner or later than the others a rank ends.
+    fn tail(rank: u64, step: u64, at: u64) -> u64 {
+        Self::noise(rank, step, at + 1000, 3 * US)
+    }
+
+    pub fn truth(&self) -> Truth {
+        let mut ends = vec![START; self.ranks() as usize];
+        let mut lasts = Vec::new();
+        for step in 0..self.steps {
+            for at in 0..self.collectives {
+                let mut last = vec![0; self.groups() as usize];
+                for (rank, end) in (0..).zip(&ends) {
+                    let (idle, work) = self.before(rank, step, at);
+                    let own = &mut last[self.group_of(rank) as usize];
+                    *own = (*own).max(end + idle + work);
+                }
+                for (rank, end) in (0..).zip(&mut ends) {
+                    *end = last[self.group_of(rank) as usize]
+                        + self.transfer
+                        + Self::tail(rank, step, at);
+                }
+                lasts.extend(last);
+            }
+        }
+        Truth(lasts)
+    }
+
+    /// How far a host's clock is ahead of the first one's, and how much faster it goes, in parts of a million.
+    pub fn clock(&self, host: u64) -> (i64, f64) {
+        match host {
+            0 => (0, 0.0),
+            host => {
+                let drift = (host * 7 % 41) as f64 - 20.0;
+                (host as i64 * 137_000_003 - 1_000_000_007, drift)
+            }
+        }
+    }
+
+    /// A moment of the job's own clock as a rank's record has it.
+    pub fn recorded(&self, rank: u64, step: u64, moment: u64) -> u64 {
+        let host = rank / self.per_host;
+        let (offset, drift) = self.clock(host);
+        let drifted = ((moment - START) as f64 * drift / 1e6) as i64;
+        let jumped = self.jumps.iter().filter(|jump| {
+            step >= jump.step
+                && jump.host.is_none_or(|one| one == host)
+                && jump.rank.is_none_or(|one| one == rank)
+        });
+        let jumped: i64 = jumped.map(|jump| jump.by).sum();
+        (moment as i64 + offset + drifted + jumped) as u64
+    }
+
+    /// A rank's record.
+    pub fn record(&self, rank: u64, truth: &Truth) -> Vec<u8> {
+        let mut writing = Writing {
+            builder: Builder::new(1000 + rank as u32, ClockKind::Monotonic),
+            main: 1000 + rank as u32,
+        };
+        let names = self.facts(rank, &mut writing);
+        let (mut end, mut place) = (START, 0);
+        let first = self
+            .later
+            .filter(|later| later.0 == rank)
+            .map_or(0, |later| later.1);
+        for step in 0..self.steps {
+            let begin = end;
+            let mut pieces = Vec::new();
+            for at in 0..self.collectives {
+                let (idle, work) = self.before(rank, step, at);
+                let last = truth.0[(place * self.groups() + self.group_of(rank)) as usize];
+                place += 1;
+                let each = work / self.kernels;
+                for kernel in 0..self.kernels {
+                    pieces.push((end + idle + kernel * each, each, names.0));
+                }
+                let come = end + idle + each * self.kernels;
+                end = last + self.transfer + Self::tail(rank, step, at);
+                if self.lost != Some((rank, step)) || at != 3 {
+                    pieces.push((come, end - come, names.1));
+                }
+            }
+            if step >= first {
+                self.step(rank, step, (begin, end), &pieces, &mut writing);
+            }
+            if step == first || step + 1 == self.steps {
+                let (edge, moment) = if step == first {
+                    (Edge::Open, begin)
+                } else {
+                    (Edge::Close, end)
+                };
+                let (iteration, moment) = (FIRST + step, self.recorded(rank, step, moment));
+                writing.put(moment, 0, What::Window { edge, iteration });
+                writing.put(moment, 0, What::KernelWindow { edge, iteration });
+            }
+        }
+        writing.builder.end(Ended::InOrder);
+        writing.builder.bytes()
+    }
+
+    fn step(
+        &self,
+        rank: u64,
+        step: u64,
+        (begin, end): (u64, u64),
+        pieces: &[(u64, u64, StringId)],
+        writing: &mut Writing,
+    ) {
+        let n = FIRST + step;
+        let at = |moment| self.recorded(rank, step, moment);
+        let plant = self.plant(rank, step);
+        let (mut gap, mut ran, mut delayed) = (0, 60 * US, 0);
+        let mut tokens = 64;
+        if let Some(plant) = plant {
+            match plant.cause {
+                Cause::Gc => {
+                    let (generation, collected) = (2, 10);
+                    let what = What::Gc {
+                        generation,
+                        collected,
+                    };
+                    writing.put(at(begin + US), plant.by, what);
+                }
+                Cause::Gil => writing.put(at(begin + US), plant.by, What::GilWait),
+                Cause::Delayed => delayed = plant.by,
+                Cause::Tokens => tokens *= 3,
+                Cause::Launch => ran += plant.by,
+                Cause::Asleep | Cause::Kernels => (),
+            }
+            if !matches!(plant.cause, Cause::Tokens | Cause::Kernels) {
+                gap = plant.by;
+            }
+            if plant.cause == Cause::Gc {
+                ran += plant.by;
+            }
+        }
+        let batch = Batch::new(8, tokens, 0).unwrap();
+        writing.put(
+            at(begin),
+            0,
+            What::Batch {
+                iteration: n as u16,
+                batch,
+            },
+        );
+        let call = |row| What::Call {
+            row,
+            capturing: false,
+            stream: 1,
+        };
+        writing.put(at(begin + gap + 20 * US), 10 * US, call(LAUNCH));
+        let wait = begin + gap + 40 * US;
+        writing.put(at(wait), end - wait, call(WAIT));
+        for (what, ns, count) in [
+            (Used::Ran, ran, 0),
+            (Used::Delayed, delayed, 1),
+            // A wait that sleeps.
+            (Used::Waits, 0, 1000),
+        ] {
+            let (what, iteration) = (Some(what), n as u32);
+            writing.put(
+                at(end),
+                ns,
+                What::Used {
+                    what,
+                    iteration,
+                    count,
+                },
+            );
+        }
+        for (correlation, (begin, long, name)) in (0..).zip(pieces) {
+            let what = What::GpuKernel {
+                device: 0,
+                stream: 1,
+                name: *name,
+                correlation,
+            };
+            writing.put(at(*begin), *long, what);
+        }
+        writing.put(
+            at(begin),
+            end - begin,
+            What::Iteration { n, excluded: false },
+        );
+    }
+
+    /// The names of kernels and collectives.
+    fn facts(&self, rank: u64, writing: &mut Writing) -> (StringId, StringId) {
+        let host = rank / self.per_host;
+        let zero = self.recorded(rank, 0, START);
+        for (key, text) in [
+            (Info::CommandLine, "python train.py"),
+            (Info::Host, &*format!("node{host}")),
+            (Info::Boot, &format!("boot-{host}")),
+            (Info::Rule, "cudaGraphLaunch"),
+            (Info::Version, "0.1.0"),
+            (Info::Run, self.run),
+        ] {
+            let value = u64::from(writing.string(text));
+            writing.put(
+                zero,
+                0,
+                What::Info {
+                    key: Some(key),
+                    value,
+                },
+            );
+        }
+        for (key, value) in [(Info::Rank, rank), (Info::WorldSize, self.ranks())] {
+            writing.put(
+                zero,
+                0,
+                What::Info {
+                    key: Some(key),
+                    value,
+                },
+            );
+        }
+        for (row, kind, name) in [
+            (LAUNCH, CallKind::GraphLaunch, "cuGraphLaunch"),
+            (WAIT, CallKind::Wait, "cuStreamSynchronize"),
+        ] {
+            let (kind, name) = (Some(kind), writing.string(name));
+            writing.put(zero, 0, What::CallName { row, kind, name });
+        }
+        (writing.string("gemm"), writing.string(self.name))
+    }
+}
+
+struct Writing {
+    builder: Builder,
+    main: u32,
+}
+
+impl Writing {
+    fn put(&mut self, at: u64, long: u64, what: What) {
+        self.builder.push(self.main, &Event::new(at, long, what));
+    }
+
+    fn string(&mut self, text: &str) -> StringId {
+        self.builder.string(self.main, text)
+    }
+}

@@ -1,0 +1,42 @@
+"""How gpu-check judges who comes late to collectives, on reports made by hand."""
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+from gpu_check import arrivals  # noqa: E402
+
+
+class Judged(unittest.TestCase):
+    def report(self, cause="GC", last=1, late=100_000_000, split=1000, verdict="yes", notes=()):
+        process = {"kernels": [{"short_name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "total_ns": 1000},
+                               {"short_name": "spin_kernel", "total_ns": 7}],
+                   "collectives": [{"wait_ns": split - 10, "transfer_ns": 10}]}
+        rank = {"last": 0, "late_ns": 0, "iteration_ns": 6_000_000, "causes": []}
+        causes = [{"cause": cause}]
+        return {"processes": [{**process, "rank": 0}, {**process, "rank": 1}],
+                "collectives": {"verdict": "arrival-skew", "wait_share": 0.8, "transfer_share": 0.1, "notes": list(notes),
+                                "ranks": [rank, {**rank, "last": 20, "late_ns": late, "causes": causes}],
+                                "iterations": [{"last": last}] * 20},
+                "findings": [{"rule": "arrival-skew", "verdict": verdict, "evidence": "rank 1 comes last"}]}
+
+    def wrong(self, planted, **more):
+        return arrivals.judge(planted, self.report(**more))[1]
+
+    def test_the_late_rank_with_its_cause_is_right(self):
+        self.assertEqual(self.wrong("gc"), [])
+        self.assertEqual(self.wrong("kernels", cause="GPU work"), [])
+
+    def test_each_thing_that_is_not_so_is_seen(self):
+        for more in ({"cause": "launching"}, {"last": None}, {"split": 900}, {"verdict": "no"}, {"notes": ["left out"]}):
+            self.assertEqual(len(self.wrong("gc", **more)), 2 if "split" in more else 1, more)
+
+    def test_where_none_is_late_none_may_be_named(self):
+        self.assertEqual(self.wrong("none", late=10_000), [])
+        self.assertEqual(len(self.wrong("none")), 1)
+
+    def test_no_collectives_are_wrong(self):
+        self.assertEqual(arrivals.judge("gc", {"collectives": None})[1], ["no collectives"])
+
+
+if __name__ == "__main__":
+    unittest.main()
