@@ -21,7 +21,7 @@ const SHOWN: [(Metric, &str); 7] = [
 ];
 
 /// What stands for a figure that is not known.
-const UNKNOWN: &str = "–";
+pub const UNKNOWN: &str = "–";
 
 /// How many lines [`kernels`] and [`metrics`] add besides rows.
 pub fn fixed(process: &Process) -> usize {

@@ -1,7 +1,8 @@
 //! Whose time the GPU's is.
 
+use super::gpu::UNKNOWN;
 use super::lines::Lines;
-use crate::layers::{Layers, Pattern};
+use crate::layers::{Layer, Layers, Pattern};
 use crate::process::Process;
 use crate::units::{Rate, Share, Time};
 
@@ -11,8 +12,26 @@ pub const ROWS: usize = 8;
 /// How many lines [`layers`] adds besides rows.
 pub fn fixed(process: &Process) -> usize {
     process.layers.as_ref().map_or(0, |layers| {
-        usize::from(layers.kernels > 0) + usize::from(!layers.unknown.is_empty())
+        let lines = [
+            !layers.patterns.is_empty(),
+            outside(layers).is_some(),
+            !layers.unknown.is_empty(),
+        ];
+        lines.into_iter().map(usize::from).sum()
     })
+}
+
+/// The kernels that were launched while nothing was open.
+fn outside(layers: &Layers) -> Option<&Layer> {
+    layers.rows.iter().find(|layer| layer.name.is_empty())
+}
+
+/// A figure of the GPU's time, where the driver said how long kernels took.
+fn known(layers: &Layers, figure: String) -> String {
+    match layers.ns {
+        0 => UNKNOWN.to_owned(),
+        _ => figure,
+    }
 }
 
 /// How many rows it has.
@@ -50,28 +69,38 @@ pub fn layers(process: &Process, most: usize, lines: &mut Lines) {
         0 => String::new(),
         more => format!(" ({more} more)"),
     };
-    lines.heading(format_args!(
-        "{:<42}{:>8}{:>10}{:>10}{:>10}",
-        format!("layers{more}"),
-        "layers",
-        "kernels",
-        "a step",
-        "of all"
-    ));
+    if all > 0 {
+        lines.heading(format_args!(
+            "{:<42}{:>8}{:>10}{:>10}{:>10}",
+            format!("layers{more}"),
+            "layers",
+            "kernels",
+            "a step",
+            "of all"
+        ));
+    }
     for (_, row) in rows {
         let name = lines.name(&row.name, 40);
         lines.add(format_args!(
             "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
             row.layers,
             Rate(row.kernels as f64 / steps as f64).to_string(),
-            Time(row.ns / steps).to_string(),
-            Share(layers.share(row.ns)).to_string(),
+            known(layers, Time(row.ns / steps).to_string()),
+            known(layers, Share(layers.share(row.ns)).to_string()),
         ));
     }
-    let unknown = layers.unknown.iter().map(|row| {
-        let share = Share(layers.share(row.ns));
-        format!("{share}: {}", row.why.text())
-    });
+    let part = |kernels: u64, ns: u64| match layers.ns {
+        0 => format!("{kernels} kernels"),
+        _ => Share(layers.share(ns)).to_string(),
+    };
+    if let Some(outside) = outside(layers) {
+        lines.add(format_args!(
+            "in no torch module, NVTX range or marked function: {}",
+            part(outside.kernels, outside.ns)
+        ));
+    }
+    let unknown = layers.unknown.iter();
+    let unknown = unknown.map(|row| format!("{}: {}", part(row.kernels, row.ns), row.why.text()));
     let unknown: Vec<_> = unknown.collect();
     if !unknown.is_empty() {
         lines.list("layer not known: ", &unknown);
