@@ -13,7 +13,6 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::check;
 use crate::chunk::{Begins, Head};
@@ -28,6 +27,9 @@ use crate::source::Source;
 /// How often a chunk is copied that is written over meanwhile, and how often chunks are looked for that were begun
 /// meanwhile.
 const LOOKS: u32 = 16;
+
+/// Names that are tried for a copy.
+const MOST_NAMES: u32 = 1000;
 
 /// Opens a record to be read: itself, or a copy without a name where its process may use chunks again. The copy is in the
 /// record's folder or with temporary files, on a disk that has room for twice as much, as the program may need it; else, and
@@ -120,14 +122,23 @@ fn has_no_process(file: &File) -> bool {
 
 /// A file that is gone once it is closed.
 fn without_name(folder: &Path) -> io::Result<File> {
-    static NUMBER: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
     let mut options = OpenOptions::new();
     let options = options.read(true).write(true).create_new(true).mode(0o600);
-    let file = options.open(&path)?;
-    fs::remove_file(&path)?;
-    Ok(file)
+    let mut number = 0;
+    loop {
+        // Another thread, or a process of the same number that shares the folder, may have the name for a moment.
+        let path = folder.join(format!(".tllmprof-{}-{number}", std::process::id()));
+        match options.open(&path) {
+            Ok(file) => {
+                fs::remove_file(&path)?;
+                return Ok(file);
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MOST_NAMES => {
+                number += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Copies a record whose chunks are used again, into an empty file.
