@@ -20,7 +20,8 @@ export function arrivals(data: Data, found: Arrivals | null, pick: (place: numbe
     const all = data.report.collectives;
     if (!all || !found) return null;
     const why = all.why ? ` (${all.why})` : "";
-    const caption = `${VERDICTS[all.verdict]}${why}; ranks wait ${share(all.wait_share)} of the time for the last one, and transfer ${share(all.transfer_share)}`;
+    const split = all.matched > 0 ? `; ranks wait ${share(all.wait_share)} of the time for the last one, and transfer ${share(all.transfer_share)}` : "";
+    const caption = VERDICTS[all.verdict] + why + split;
     const late = all.ranks.map((rank, place) => ({ rank, place, saved: rank.iteration_ns - rank.iteration_without_ns }))
         .filter(({ rank, saved }) => rank.last > 0 && saved > 0).sort((a, b) => b.saved - a.saved).slice(0, ROWS);
     const rows = late.map(({ rank, place }) => [
