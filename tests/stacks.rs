@@ -163,23 +163,42 @@ impl Samples {
         callers.into_keys().collect()
     }
 
+    /// The program's functions have their shares of the samples. Three standard deviations are exceeded by chance in some of a
+    /// thousand runs; then as many samples more are taken, and all together have to be within theirs, which are fewer points.
     #[track_caller]
-    fn have_their_shares(&self, python: &Python) {
+    fn have_their_shares(&mut self, python: &Python, situation: &str, steps: u32) {
+        let Err(wrong) = self.shares() else {
+            return;
+        };
+        println!("{python}: {wrong}");
+        let (_, more) = sampled_alone(python, situation, steps);
+        self.0.extend(more.0);
+        if let Err(wrong) = self.shares() {
+            panic!("{python}: {wrong}");
+        }
+    }
+
+    /// What is wrong with the shares of the program's functions.
+    fn shares(&self) -> Result<(), String> {
         let functions = [("seventy", 0.7), ("twenty", 0.2), ("ten", 0.1)];
         let all: usize = functions
             .iter()
             .map(|(function, _)| self.count(function))
             .sum();
-        assert!(all > 200, "{python}: {}", self.summary());
+        if all <= 200 {
+            return Err(self.summary());
+        }
         for (function, truth) in functions {
             let found = self.count(function) as f64 / all as f64;
             // Three points from 2000 samples on, and more for fewer.
             let most = 0.03 * (2000.0 / all as f64).sqrt().max(1.0);
-            assert!(
-                (found - truth).abs() < most,
-                "{python}: {function} {found:.3}, not {truth} to {most:.3} ({all} samples)"
-            );
+            if (found - truth).abs() >= most {
+                return Err(format!(
+                    "{function} {found:.3}, not {truth} to {most:.3} ({all} samples)"
+                ));
+            }
         }
+        Ok(())
     }
 }
 
@@ -192,14 +211,14 @@ fn is(name: &str, function: &str) -> bool {
 #[test]
 fn shares_are_those_of_the_program() {
     for python in pythons() {
-        let (output, samples) = sampled_alone(python, "shares", 2500);
+        let (output, mut samples) = sampled_alone(python, "shares", 2500);
         assert_eq!(
             output.err().matches("TLLMPROF_STACKS").count(),
             0,
             "{}",
             output.err()
         );
-        samples.have_their_shares(python);
+        samples.have_their_shares(python, "shares", 2500);
         assert!(samples.torn() < 0.05, "{python}: {}", samples.summary());
         assert_eq!(samples.callers("seventy"), ["step"].into(), "{python}");
         assert_eq!(samples.callers("step"), ["shares"].into(), "{python}");
@@ -242,8 +261,8 @@ fn a_record_says_how_often() {
 #[test]
 fn coroutines_are_read_with_their_callers() {
     for python in pythons() {
-        let (_, samples) = sampled_alone(python, "coroutines", 1500);
-        samples.have_their_shares(python);
+        let (_, mut samples) = sampled_alone(python, "coroutines", 1500);
+        samples.have_their_shares(python, "coroutines", 1500);
         assert!(samples.torn() < 0.15, "{python}: {}", samples.summary());
         assert_eq!(samples.callers("inner"), ["middle"].into(), "{python}");
     }
@@ -252,7 +271,7 @@ fn coroutines_are_read_with_their_callers() {
 #[test]
 fn deep_stacks_are_whole() {
     for python in few() {
-        let (_, samples) = sampled_alone(python, "deep", 600);
+        let (_, mut samples) = sampled_alone(python, "deep", 600);
         let deepest = samples.0.iter().map(|sample| sample.stack.len()).max();
         assert!(
             deepest > Some(800),
@@ -261,7 +280,7 @@ fn deep_stacks_are_whole() {
         );
         // Before 3.11 each frame is by itself: to read as many takes as long as the short functions last.
         if python.version >= (3, 11) {
-            samples.have_their_shares(python);
+            samples.have_their_shares(python, "deep", 600);
         }
         assert_eq!(samples.callers("step"), ["down"].into(), "{python}");
     }
