@@ -210,13 +210,13 @@ events! {
     /// A window opens with an iteration, or closes after one.
     8 Window { edge: Edge, iteration: u64 }
         write (edge as u16, iteration);
-        read |code, value| Self::Window { edge: known!(Edge::from_code(code)), iteration: value };
+        read |code, value| Self::Window { edge: known!(Edge::from_code(code as u32)), iteration: value };
 
     /// An NVTX range, written when it ends. `NO_STRING` is the default domain.
     9 Range { kind: RangeKind, domain: StringId, name: StringId }
         write (kind as u16, pair(domain, name));
         read |code, value| Self::Range {
-            kind: known!(RangeKind::from_code(code)), domain: high(value), name: low(value)
+            kind: known!(RangeKind::from_code(code as u32)), domain: high(value), name: low(value)
         };
 
     /// An NVTX mark.
@@ -292,7 +292,7 @@ events! {
     21 KernelWindow { edge: Edge, iteration: u64 }
         write (edge as u16, iteration);
         read |code, value| Self::KernelWindow {
-            edge: known!(Edge::from_code(code)), iteration: value
+            edge: known!(Edge::from_code(code as u32)), iteration: value
         };
 
     /// A metric of a GPU over the event's duration, in thousandths of its unit.
@@ -333,8 +333,8 @@ events! {
             pair(thread, frame)
         );
         read |code, value| Self::Sample {
-            taken: known!(Taken::from_code(code & 0xff)),
-            state: ThreadState::from_code(code >> 8),
+            taken: known!(Taken::from_code((code & 0xff) as u32)),
+            state: ThreadState::from_code((code >> 8) as u32),
             thread: high(value),
             frame: low(value)
         };
@@ -344,7 +344,7 @@ events! {
     27 Used { what: Option<Used>, iteration: u32, count: u32 }
         write (match what { Some(what) => what as u16, None => 0 }, pair(iteration, count));
         read |code, value| Self::Used {
-            what: Used::from_code(code), iteration: high(value), count: low(value)
+            what: Used::from_code(code as u32), iteration: high(value), count: low(value)
         };
 
     /// The kernels that are taken from an iteration on are a sample: `steps` iterations each `every_ms`, each at most what
@@ -388,7 +388,7 @@ events! {
     32 GraphExec { state: Option<GraphState>, exec: u32, graph: u32 }
         write (match state { Some(state) => state as u16, None => 0 }, pair(exec, graph));
         read |code, value| Self::GraphExec {
-            state: GraphState::from_code(code), exec: high(value), graph: low(value)
+            state: GraphState::from_code(code as u32), exec: high(value), graph: low(value)
         };
 
     /// Which node of an executable graph a kernel was: the [`What::GpuKernel`] of the same start, device and stream.

@@ -2,37 +2,48 @@
 
 use tllmprof_calls::Kind;
 
-/// What a call in the table of calls does.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum CallKind {
-    Other = 0,
-    GraphLaunch = 1,
-    KernelLaunch = 2,
-    AsyncCopy = 3,
-    /// Waits on the device.
-    Wait = 4,
-    /// Begins or ends a stream capture.
-    Capture = 5,
-}
-
-/// How an NVTX range was given.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum RangeKind {
-    /// Nested on its thread.
-    PushPop = 0,
-    /// Begun and ended anywhere.
-    StartEnd = 1,
-}
-
-impl RangeKind {
-    pub(crate) const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            0 => Some(Self::PushPop),
-            1 => Some(Self::StartEnd),
-            _ => None,
+/// Defines an enum whose variants have codes in the record.
+macro_rules! coded {
+    ($(#[$doc:meta])* pub enum $name:ident { $($(#[$of:meta])* $variant:ident = $code:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(u8)]
+        pub enum $name {
+            $($(#[$of])* $variant = $code,)*
         }
+
+        impl $name {
+            pub(crate) const fn from_code(code: u32) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+coded! {
+    /// What a call in the table of calls does.
+    pub enum CallKind {
+        Other = 0,
+        GraphLaunch = 1,
+        KernelLaunch = 2,
+        AsyncCopy = 3,
+        /// Waits on the device.
+        Wait = 4,
+        /// Begins or ends a stream capture.
+        Capture = 5,
+    }
+}
+
+coded! {
+    /// How an NVTX range was given.
+    pub enum RangeKind {
+        /// Nested on its thread.
+        PushPop = 0,
+        /// Begun and ended anywhere.
+        StartEnd = 1,
     }
 }
 
@@ -91,135 +102,74 @@ impl CopyKind {
     }
 }
 
-/// An end of a window.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Edge {
-    Open = 0,
-    Close = 1,
-}
-
-impl Edge {
-    pub(crate) const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            0 => Some(Self::Open),
-            1 => Some(Self::Close),
-            _ => None,
-        }
+coded! {
+    /// An end of a window.
+    pub enum Edge {
+        Open = 0,
+        Close = 1,
     }
 }
 
-/// What a sample of a stack is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Taken {
-    /// A stack of Python functions.
-    Python = 0,
-    /// A stack of native functions.
-    Native = 1,
-    /// The thread was in no Python function.
-    NoPython = 2,
-    /// The stack changed while it was read, so it was rejected.
-    Torn = 3,
-}
-
-impl Taken {
-    pub(crate) const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            0 => Some(Self::Python),
-            1 => Some(Self::Native),
-            2 => Some(Self::NoPython),
-            3 => Some(Self::Torn),
-            _ => None,
-        }
+coded! {
+    /// What a sample of a stack is.
+    pub enum Taken {
+        /// A stack of Python functions.
+        Python = 0,
+        /// A stack of native functions.
+        Native = 1,
+        /// The thread was in no Python function.
+        NoPython = 2,
+        /// The stack changed while it was read, so it was rejected.
+        Torn = 3,
     }
 }
 
-/// What a thread does, as the kernel's scheduler sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum ThreadState {
-    /// It runs on a processor.
-    Running = 1,
-    /// It could run, and waits for a processor.
-    Runnable = 2,
-    /// It waits for something else.
-    Sleeping = 3,
-}
-
-impl ThreadState {
-    pub(crate) const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            1 => Some(Self::Running),
-            2 => Some(Self::Runnable),
-            3 => Some(Self::Sleeping),
-            _ => None,
-        }
+coded! {
+    /// What a thread does, as the kernel's scheduler sees it.
+    pub enum ThreadState {
+        /// It runs on a processor.
+        Running = 1,
+        /// It could run, and waits for a processor.
+        Runnable = 2,
+        /// It waits for something else.
+        Sleeping = 3,
     }
 }
 
-/// What a thread used of the machine in an iteration.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum Used {
-    /// Time on a processor, and how often it left the processor to wait for something.
-    Ran = 1,
-    /// Time in the kernel of that, and page faults that read nothing from a disk.
-    Kernel = 2,
-    /// Time in which it could have run and had no processor, and how often it was taken off one.
-    Delayed = 3,
-    /// Page faults that read from a disk.
-    Disk = 4,
-    /// Time on a processor in some of its waits for the GPU, and how long these took in microseconds.
-    Waits = 5,
-}
-
-impl Used {
-    pub(crate) const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            1 => Some(Self::Ran),
-            2 => Some(Self::Kernel),
-            3 => Some(Self::Delayed),
-            4 => Some(Self::Disk),
-            5 => Some(Self::Waits),
-            _ => None,
-        }
+coded! {
+    /// What a thread used of the machine in an iteration.
+    pub enum Used {
+        /// Time on a processor, and how often it left the processor to wait for something.
+        Ran = 1,
+        /// Time in the kernel of that, and page faults that read nothing from a disk.
+        Kernel = 2,
+        /// Time in which it could have run and had no processor, and how often it was taken off one.
+        Delayed = 3,
+        /// Page faults that read from a disk.
+        Disk = 4,
+        /// Time on a processor in some of its waits for the GPU, and how long these took in microseconds.
+        Waits = 5,
     }
 }
 
-/// What is known of the scopes in which the nodes of an executable graph were made.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u8)]
-pub enum GraphState {
-    /// They are known.
-    Known = 1,
-    /// A kernel at replay was not the one at capture, so they were withdrawn.
-    Differs = 2,
-    /// The graph was not captured while this was watched.
-    NotCaptured = 3,
-    /// It has graphs in it, conditional or empty nodes: the numbers of its nodes are not known.
-    Nested = 4,
-    /// There was no room for it.
-    TooMany = 5,
-    /// It was changed after it was captured, or updated by a graph of another shape.
-    Changed = 6,
-    /// It is not known which of the program's graphs it was: it was made before this was watched, or destroyed while kernels
-    /// were taken.
-    Unnamed = 7,
-}
-
-impl GraphState {
-    pub(crate) const fn from_code(code: u16) -> Option<Self> {
-        match code {
-            1 => Some(Self::Known),
-            2 => Some(Self::Differs),
-            3 => Some(Self::NotCaptured),
-            4 => Some(Self::Nested),
-            5 => Some(Self::TooMany),
-            6 => Some(Self::Changed),
-            7 => Some(Self::Unnamed),
-            _ => None,
-        }
+coded! {
+    /// What is known of the scopes in which the nodes of an executable graph were made.
+    pub enum GraphState {
+        /// They are known.
+        Known = 1,
+        /// A kernel at replay was not the one at capture, so they were withdrawn.
+        Differs = 2,
+        /// The graph was not captured while this was watched.
+        NotCaptured = 3,
+        /// It has graphs in it, conditional or empty nodes: the numbers of its nodes are not known.
+        Nested = 4,
+        /// There was no room for it.
+        TooMany = 5,
+        /// It was changed after it was captured, or updated by a graph of another shape.
+        Changed = 6,
+        /// It is not known which of the program's graphs it was: it was made before this was watched, or destroyed while kernels
+        /// were taken.
+        Unnamed = 7,
     }
 }
 
@@ -237,18 +187,6 @@ impl From<Kind> for CallKind {
 }
 
 impl CallKind {
-    pub(crate) const fn from_code(code: u32) -> Option<Self> {
-        Some(match code {
-            0 => Self::Other,
-            1 => Self::GraphLaunch,
-            2 => Self::KernelLaunch,
-            3 => Self::AsyncCopy,
-            4 => Self::Wait,
-            5 => Self::Capture,
-            _ => return None,
-        })
-    }
-
     /// Whether it enqueues work for the compute units.
     #[must_use]
     pub const fn launches(self) -> bool {
