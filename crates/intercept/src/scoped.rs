@@ -79,7 +79,7 @@ pub fn returns(frame: &Frame, succeeded: bool) {
     }
 }
 
-/// What tells this call from the others of its thread.
+/// What distinguishes this call from the others of its thread.
 fn place(frame: &Frame) -> usize {
     core::ptr::from_ref(frame).addr()
 }

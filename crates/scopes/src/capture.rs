@@ -8,7 +8,7 @@ use crate::driver::{self, Captured, Stream};
 use crate::graphs::{self, Launch, Node};
 use crate::stack;
 
-/// The calling thread is about to launch a kernel, while some stream is captured. `frame` tells this call from others.
+/// The calling thread is about to launch a kernel, while some stream is captured. `frame` distinguishes this call from others.
 pub fn launch_begins(frame: usize, handle: usize, per_thread: bool) {
     let captured = driver::captured(Stream { handle, per_thread });
     stack::with(|open| {

@@ -60,48 +60,39 @@ pub struct JsonUnknown {
 }
 
 impl<'a> JsonLayer<'a> {
-    pub fn all(layers: Option<&'a Layers>) -> Vec<Self> {
-        let of = |layers: &'a Layers| {
-            let row = |row: &'a Layer| Self {
-                name: &row.name,
-                kernels: row.kernels,
-                gpu_ns: row.ns,
-                share: layers.share(row.ns),
-            };
-            layers.rows.iter().map(row).collect()
+    pub fn all(layers: &'a Layers) -> Vec<Self> {
+        let row = |row: &'a Layer| Self {
+            name: &row.name,
+            kernels: row.kernels,
+            gpu_ns: row.ns,
+            share: layers.share(row.ns),
         };
-        layers.map(of).unwrap_or_default()
+        layers.rows.iter().map(row).collect()
     }
 }
 
 impl<'a> JsonPattern<'a> {
-    pub fn all(layers: Option<&'a Layers>) -> Vec<Self> {
-        let of = |layers: &'a Layers| {
-            let row = |row: &'a Pattern| Self {
-                name: &row.name,
-                depth: row.depth,
-                layers: row.layers,
-                kernels: row.kernels,
-                gpu_ns: row.ns,
-                share: layers.share(row.ns),
-            };
-            layers.patterns.iter().map(row).collect()
+    pub fn all(layers: &'a Layers) -> Vec<Self> {
+        let row = |row: &'a Pattern| Self {
+            name: &row.name,
+            depth: row.depth,
+            layers: row.layers,
+            kernels: row.kernels,
+            gpu_ns: row.ns,
+            share: layers.share(row.ns),
         };
-        layers.map(of).unwrap_or_default()
+        layers.patterns.iter().map(row).collect()
     }
 }
 
 impl JsonUnknown {
-    pub fn all(layers: Option<&Layers>) -> Vec<Self> {
-        let of = |layers: &Layers| {
-            let row = |row: &Unknown| Self {
-                why: row.why.text(),
-                kernels: row.kernels,
-                gpu_ns: row.ns,
-                share: layers.share(row.ns),
-            };
-            layers.unknown.iter().map(row).collect()
+    pub fn all(layers: &Layers) -> Vec<Self> {
+        let row = |row: &Unknown| Self {
+            why: row.why.text(),
+            kernels: row.kernels,
+            gpu_ns: row.ns,
+            share: layers.share(row.ns),
         };
-        layers.map(of).unwrap_or_default()
+        layers.unknown.iter().map(row).collect()
     }
 }

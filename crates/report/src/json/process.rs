@@ -505,9 +505,21 @@ impl<'a> JsonProcess<'a> {
             functions: process.functions.iter().map(JsonNamed::of).collect(),
             ranges: process.ranges.iter().map(JsonNamed::of).collect(),
             kernels: process.kernels.iter().map(JsonKernel::of).collect(),
-            layers: JsonLayer::all(process.layers.as_ref()),
-            layer_patterns: JsonPattern::all(process.layers.as_ref()),
-            layers_unknown: JsonUnknown::all(process.layers.as_ref()),
+            layers: process
+                .layers
+                .as_ref()
+                .map(JsonLayer::all)
+                .unwrap_or_default(),
+            layer_patterns: process
+                .layers
+                .as_ref()
+                .map(JsonPattern::all)
+                .unwrap_or_default(),
+            layers_unknown: process
+                .layers
+                .as_ref()
+                .map(JsonUnknown::all)
+                .unwrap_or_default(),
             copies: process.copies.iter().map(JsonCopy::of).collect(),
             kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
             collectives,
