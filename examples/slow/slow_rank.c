@@ -1,5 +1,6 @@
 /* Suffers from one slow rank: of three that do the same, rank 1 has more to do on its host. In a program whose ranks
- * wait for each other (an all-reduce in each layer) all would be as slow as that one.
+ * wait for each other (an all-reduce in each layer) all would be as slow as that one. Ranks that share a GPU delay each other
+ * by a few milliseconds, which is why the kernels are long.
  *
  *   cc -O2 slow_rank.c -o slow_rank -ldl
  *   tllmprof run --window 5-24 --step cuStreamSynchronize -- ./slow_rank       # or `./slow_rank 2`: a rank and its peer
@@ -9,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { STEPS = 30, SLOW = 1, KERNEL_NS = 10000000, MORE_NS = 6000000 };
+enum { STEPS = 30, SLOW = 1, KERNEL_NS = 20000000, MORE_NS = 12000000 };
 
 static void run(int rank)
 {

@@ -82,16 +82,20 @@ def median(steps):
     """Of the first and the last step the tools take different parts."""
     inner = steps[1:-1]
     if not inner:
-        raise RuntimeError(f"{len(steps)} steps have GPU work")
+        raise RuntimeError(f"{len(steps)} steps are in it")
     return statistics.median(busy for busy, _ in inner), statistics.median(took for _, took in inner)
 
 
 def by_nsys(bench, name, run):
     """The median step by nsys; `run(words)` runs the program under the words that are given."""
     base = nsys.report_base(bench.folder, name)
-    nsys.read(bench.nsys, base, run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node")]))
-    folder = os.path.dirname(base)
-    return median(of_nsys(next(os.path.join(folder, file) for file in sorted(os.listdir(folder)) if file.endswith(".sqlite"))))
+    ended = run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node")])
+    traces = nsys.read(bench.nsys, base, ended)
+    steps = [of_nsys(database) for database in sorted(glob.glob(f"{glob.escape(base)}*.sqlite"))]
+    if not any(steps):
+        held = [f"{len(trace.calls)} calls, {len(trace.ranges)} ranges" for trace in traces]
+        raise RuntimeError(f"no step in nsys's captures: {held}; the library said: {ended.said_by_shim()}")
+    return median(max(steps, key=len))
 
 
 def compare(report, what, ours, theirs):

@@ -109,7 +109,7 @@ ENGINES = {
         Run("server", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", (0, 2), True, is_server=True, under_nsys=False,
             variables=LONG),
         Run("where split", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="split", variables=LONG),
-        Run("busy", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="busy", variables=dict(LONG, ROUNDS=4)),
+        Run("busy", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="busy", variables=dict(LONG, ROUNDS=24)),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=40)),
         # In one process, which ends by itself: the library's last line is about the routers.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",

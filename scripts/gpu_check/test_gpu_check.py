@@ -27,7 +27,7 @@ CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INT, end INT, eventClass INT, gl
 CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INT, end INT, copyKind INT, correlationId INT);
 CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INT, end INT, correlationId INT, graphId INT);
 CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INT, end INT, correlationId INT, gridX INT, graphNodeId INT);
-CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, domainId INT);
+CREATE TABLE NVTX_EVENTS (start INT, end INT, eventType INT, text TEXT, textId INT, domainId INT, globalTid INT);
 """
 OURS, THEIRS = 1, 2
 
@@ -39,11 +39,14 @@ class Export:
         self.db = sqlite3.connect(path)
         self.db.executescript(SCHEMA)
         self.strings, self.correlation = {}, 0
-        self.insert("NVTX_EVENTS", 0, None, 75, "tllmprof", None, OURS)
-        self.insert("NVTX_EVENTS", 0, None, 75, None, self.string("truth"), THEIRS)
+        self.nvtx(0, None, 75, "tllmprof", None, OURS)
+        self.nvtx(0, None, 75, None, self.string("truth"), THEIRS)
 
     def insert(self, table, *values):
         self.db.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(values))})", values)
+
+    def nvtx(self, start, end, kind, text, text_id, domain, process=1):
+        self.insert("NVTX_EVENTS", start, end, kind, text, text_id, domain, process << 24 | 7)
 
     def string(self, text):
         if text not in self.strings:
@@ -57,7 +60,7 @@ class Export:
         return self.correlation
 
     def mark(self, at, n):
-        self.insert("NVTX_EVENTS", at, None, 34, f"truth {n}", None, THEIRS)
+        self.nvtx(at, None, 34, f"truth {n}", None, THEIRS)
 
     def step(self, n, node=False, launch=True):
         t = 100 * n + 1000
@@ -75,10 +78,10 @@ class Export:
 
     def iteration(self, n, end=True):
         t = 100 * n + 1005
-        self.insert("NVTX_EVENTS", t, t + 90 if end else None, 60, f"iteration {n}", None, OURS)
+        self.nvtx(t, t + 90 if end else None, 60, f"iteration {n}", None, OURS)
 
     def capture(self):
-        self.insert("NVTX_EVENTS", 0, 10**6, 60, None, self.string("capture"), OURS)
+        self.nvtx(0, 10**6, 60, None, self.string("capture"), OURS)
 
     def trace(self):
         self.db.commit()
@@ -137,8 +140,14 @@ class WindowTest(ExportCase):
         self.assertTrue(any("iteration ranges 100–149, not 100–150" in w for w in wrong), wrong)
 
     def test_ranges_of_other_domains_are_not_ours(self):
-        self.export.insert("NVTX_EVENTS", 1, 2, 59, "iteration 5", None, THEIRS)
+        self.export.nvtx(1, 2, 59, "iteration 5", None, THEIRS)
         self.assertEqual(self.export.trace().ranges, [])
+
+    def test_each_process_has_its_own_numbers_of_domains(self):
+        self.export.nvtx(0, None, 75, "CCCL", None, OURS, process=2)
+        self.export.nvtx(1, 2, 59, "iteration 4", None, OURS)
+        self.export.nvtx(1, 2, 59, "iteration 5", None, OURS, process=2)
+        self.assertEqual([one.text for one in self.export.trace().ranges], ["iteration 4"])
 
     def test_a_launch_entered_before_the_profiler_may_lack_its_record_and_nothing_else(self):
         self.export.step(100, launch=False)
@@ -349,7 +358,7 @@ class Inside(unittest.TestCase):
                 export.mark(1000 * n, n)
             for at, text in ((10, "a.b"), (20, "a.b"), (30, "GIL hold"), (1010, "Python GC gen0"), (1020, "c"),
                              (1030, "Python GC gen2"), (1040, "a.b")):
-                export.insert("NVTX_EVENTS", at, at + 5, 59, text, None, OURS)
+                export.nvtx(at, at + 5, 59, text, None, OURS)
             export.db.commit()
             wrong, counts = unlike_truth(Trace(path), truth, 0, 1)
             self.assertEqual(wrong, [])

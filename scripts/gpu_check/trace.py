@@ -26,6 +26,11 @@ def plain(name):
     return re.sub(r"(_ptsz|_ptds|_v\d+)*$", "", name).lstrip("_")
 
 
+def process(thread):
+    """Of a globalTid: all but the number of the thread."""
+    return None if thread is None else thread >> 24
+
+
 @dataclass(frozen=True)
 class Call:
     start: int
@@ -88,12 +93,13 @@ class Trace:
         return calls
 
     def _nvtx(self):
-        rows = self._rows("NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "domainId")
-        domains = {domain: text or self._strings.get(text_id)
-                   for _, _, kind, text, text_id, domain in rows if kind == NVTX_DOMAIN}
+        rows = self._rows("NVTX_EVENTS", "start", "end", "eventType", "text", "textId", "domainId", "globalTid")
+        # Each process numbers its domains from 1.
+        domains = {(domain, process(thread)): text or self._strings.get(text_id)
+                   for _, _, kind, text, text_id, domain, thread in rows if kind == NVTX_DOMAIN}
         marks, ranges, steps = [], [], []
-        for start, end, kind, text, text_id, domain in rows:
-            text, of = text or self._strings.get(text_id) or "", domains.get(domain)
+        for start, end, kind, text, text_id, domain, thread in rows:
+            text, of = text or self._strings.get(text_id) or "", domains.get((domain, process(thread)))
             # A capture that began after a domain was made may not name it.
             if kind == NVTX_MARK and of in ("truth", None):
                 found = re.fullmatch(r"truth (-?\d+)", text)

@@ -182,6 +182,7 @@ fn read_events(path: &Path) -> Vec<Event> {
                     .next()
                     .unwrap_or_else(|| panic!("not an event: {line}"))
             };
+            assert!(!line.contains(" parent's "), "of another process: {line}");
             Event {
                 process: next().parse().unwrap(),
                 thread: next().parse().unwrap(),

@@ -5,7 +5,10 @@
  * in the order in which they came, by the monotonic clock; where a preloaded library has
  * last_reading(), by what the thread read from it last. ID pairs a start with its end and is 0
  * for the rest; an end and a pop have no name. One write a line, so that nothing is lost where the
- * process does not end in order. */
+ * process does not end in order.
+ *
+ * As with nsys, domains and registered strings are of the process that made them: an event of a forked process with one of its parent's
+ * is a line of the kind `parent's`. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <nvtx3/nvToolsExt.h>
@@ -27,10 +30,32 @@ uint64_t last_reading(void) __attribute__((weak));
 
 static int file = -1;
 static uint64_t ids = 0;
-static char ours, others;
 
-static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_t *given)
+/* A domain or a registered string. */
+struct made {
+    pid_t by;
+    const char *name;
+};
+
+static struct made *make(const char *name)
 {
+    struct made *made = malloc(sizeof *made);
+    made->by = getpid();
+    made->name = strdup(name);
+    return made;
+}
+
+static int is_ours(const struct made *domain)
+{
+    return domain != NULL && strcmp(domain->name, "tllmprof") == 0;
+}
+
+static void write_line(const struct made *domain, const char *kind, uint64_t id, const nvtxEventAttributes_t *given)
+{
+    if (!is_ours(domain))
+        return;
+    if (domain->by != getpid())
+        kind = "parent's";
     uint64_t time = last_reading != NULL ? last_reading() : 0;
     char line[256];
     const char *name = "";
@@ -43,9 +68,13 @@ static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_
         time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
     }
     if (given != NULL) {
-        if (given->messageType == NVTX_MESSAGE_TYPE_REGISTERED)
-            name = (const char *)given->message.registered;
-        else if (given->messageType == NVTX_MESSAGE_TYPE_ASCII)
+        if (given->messageType == NVTX_MESSAGE_TYPE_REGISTERED) {
+            const struct made *string = (const void *)given->message.registered;
+            name = string->name;
+            if (string->by != getpid())
+                kind = "parent's";
+        }
+        if (given->messageType == NVTX_MESSAGE_TYPE_ASCII)
             name = given->message.ascii;
         if (given->payloadType == NVTX_PAYLOAD_TYPE_UNSIGNED_INT64)
             payload = given->payload.ullValue;
@@ -59,40 +88,27 @@ static void write_line(const char *kind, uint64_t id, const nvtxEventAttributes_
 
 static int domain_push(void *domain, const nvtxEventAttributes_t *given)
 {
-    if (domain == &ours)
-        write_line("push", 0, given);
+    write_line(domain, "push", 0, given);
     return 0;
 }
 
 static int domain_pop(void *domain)
 {
-    if (domain == &ours)
-        write_line("pop", 0, NULL);
+    write_line(domain, "pop", 0, NULL);
     return 0;
 }
 
 static uint64_t domain_start(void *domain, const nvtxEventAttributes_t *given)
 {
     uint64_t id = __atomic_add_fetch(&ids, 1, __ATOMIC_RELAXED);
-    if (domain == &ours)
-        write_line("start", id, given);
+    write_line(domain, "start", id, given);
     return id;
 }
 
-static void domain_end(void *domain, uint64_t id)
-{
-    if (domain == &ours)
-        write_line("end", id, NULL);
-}
-
-static void domain_mark(void *domain, const nvtxEventAttributes_t *given)
-{
-    if (domain == &ours)
-        write_line("mark", 0, given);
-}
-
-static void *register_a(void *domain, const char *text) { return (void)domain, strdup(text); }
-static void *create_a(const char *name) { return strcmp(name, "tllmprof") == 0 ? &ours : &others; }
+static void domain_end(void *domain, uint64_t id) { write_line(domain, "end", id, NULL); }
+static void domain_mark(void *domain, const nvtxEventAttributes_t *given) { write_line(domain, "mark", 0, given); }
+static void *register_a(void *domain, const char *text) { return (void)domain, make(text); }
+static void *create_a(const char *name) { return make(name); }
 
 int InitializeInjectionNvtx2(const void *(*export)(uint32_t))
 {

@@ -6,23 +6,24 @@ use core::mem::ManuallyDrop;
 use std::ffi::CString;
 
 use ::nvtx::Payload;
-use ::nvtx::domain::{LocalRange, Range, RegisteredString};
+use ::nvtx::domain::{LocalRange, Range};
 use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 
-use super::nvtx::domain;
+use super::nvtx::{Text, domain};
 use tllmprof_platform::injection;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Label;
 use tllmprof_recorder::RangeKind;
 use tllmprof_recorder::What;
 use tllmprof_scopes as scopes;
+use tllmprof_sync::Published;
 
 /// What ranges and marks are called.
 #[derive(Clone, Copy)]
 pub struct Name {
     /// None where no NVTX tool listens.
-    nvtx: Option<RegisteredString<'static>>,
+    nvtx: Option<&'static Text>,
     /// What the record has of pushed ranges; nothing where something else goes there for them.
     kept: Option<Kept>,
 }
@@ -54,11 +55,6 @@ impl Kept {
     }
 }
 
-// SAFETY: a registered string is a handle of the tool's, which is good in any thread.
-unsafe impl Send for Name {}
-// SAFETY: a registered string is never changed, and the tool takes it from any thread.
-unsafe impl Sync for Name {}
-
 /// A range on the stack of the thread that pushed it.
 pub struct Pushed {
     range: Option<LocalRange<'static>>,
@@ -83,8 +79,10 @@ unsafe impl Send for AnyPushed {}
 unsafe impl Sync for AnyPushed {}
 
 lifecycle::global! {
-    #[fork(keep = "handles of NVTX are inherited")]
-    static ANY_PUSHED: OnceBox<AnyPushed> = OnceBox::new();
+    stage: Sinks;
+
+    #[fork(reset)]
+    static ANY_PUSHED: Published<AnyPushed> = Published::none();
 }
 
 /// Ends the range that the thread has begun last, by [`Name::push_until_pop`].
@@ -132,7 +130,7 @@ impl Name {
     /// As [`Name::new`], whether anybody listens or not.
     pub fn register(text: CString) -> Self {
         Self {
-            nvtx: Some(domain().register_string(text)),
+            nvtx: Some(Text::register(text)),
             kept: None,
         }
     }
@@ -140,7 +138,7 @@ impl Name {
     /// Begins a range that ends on this thread, before what was pushed earlier ends.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {
-        let range = self.nvtx.map(|name| domain().local_range(name));
+        let range = self.nvtx.map(|name| domain().local_range(name.get()));
         let window = self.kept.map_or(0, |_| recorder::ranges::window());
         let is_scope = match self.kept {
             Some(Kept::Function(label) | Kept::Range(label)) if scopes::are_on() => {
@@ -161,8 +159,8 @@ impl Name {
     /// Begins a range that ends with the thread's next [`pop`].
     pub fn push_until_pop(self) {
         let Some(name) = self.nvtx else { return };
-        let range = ManuallyDrop::new(domain().local_range(name));
-        ANY_PUSHED.get_or_init(|| Box::new(AnyPushed(range)));
+        let range = ManuallyDrop::new(domain().local_range(name.get()));
+        ANY_PUSHED.get_or(|| AnyPushed(range));
     }
 
     /// Begins a range that may cross others, with a number if that is not 0.
@@ -170,10 +168,12 @@ impl Name {
     pub fn start(self, payload: u64) -> Started {
         Started(self.nvtx.map(|name| {
             if payload == 0 {
-                return domain().range(name);
+                return domain().range(name.get());
             }
             let builder = domain().event_attributes_builder();
-            let attributes = builder.message(name).payload(Payload::Uint64(payload));
+            let attributes = builder
+                .message(name.get())
+                .payload(Payload::Uint64(payload));
             domain().range(attributes.build())
         }))
     }
@@ -182,7 +182,9 @@ impl Name {
     pub fn mark(self, payload: u64) {
         let Some(name) = self.nvtx else { return };
         let builder = domain().event_attributes_builder();
-        let attributes = builder.message(name).payload(Payload::Uint64(payload));
+        let attributes = builder
+            .message(name.get())
+            .payload(Payload::Uint64(payload));
         domain().mark(attributes.build());
     }
 }

@@ -7,27 +7,74 @@
 use core::mem::ManuallyDrop;
 use std::ffi::CString;
 
-use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 
 use ::nvtx::domain::{Range, RegisteredString};
 use ::nvtx::{Domain, Payload};
 use tllmprof_config::NvtxName;
 use tllmprof_recorder::Batch;
+use tllmprof_sync::Published;
 
 /// The domain, which is registered with the tool at the first call: that loads the tool.
+///
+/// A forked process registers its own: nsys begins anew there, and would take the parent's for the first domain that is
+/// registered in the child.
 pub fn domain() -> &'static Domain {
     lifecycle::global! {
-        #[fork(keep = "handles of NVTX are inherited")]
-        static DOMAIN: OnceBox<Domain> = OnceBox::new();
+        stage: Sinks;
+
+        #[fork(reset)]
+        static DOMAIN: Published<Domain> = Published::none();
     }
-    DOMAIN.get_or_init(|| Box::new(Domain::new(c"tllmprof")))
+    DOMAIN.get_or(|| Domain::new(c"tllmprof"))
+}
+
+/// A text that is registered in the domain: once in each process.
+pub struct Text {
+    text: CString,
+    registered: Published<Registered>,
+}
+
+struct Registered {
+    string: RegisteredString<'static>,
+    domain: &'static Domain,
+}
+
+// SAFETY: a registered string is a handle of the tool's, which is good in any thread.
+unsafe impl Send for Registered {}
+// SAFETY: a registered string is never changed, and the tool takes it from any thread.
+unsafe impl Sync for Registered {}
+
+impl Text {
+    /// Registers `text`, for as long as the process lives.
+    pub fn register(text: CString) -> &'static Self {
+        let new = Self {
+            text,
+            registered: Published::none(),
+        };
+        new.get();
+        Box::leak(Box::new(new))
+    }
+
+    /// The string to be used in this process.
+    pub fn get(&self) -> RegisteredString<'static> {
+        let domain = domain();
+        let known = self.registered.get();
+        if let Some(known) = known
+            && core::ptr::eq(known.domain, domain)
+        {
+            return known.string;
+        }
+        let string = domain.register_string(self.text.clone());
+        self.registered
+            .publish(known, Registered { string, domain });
+        string
+    }
 }
 
 /// The ranges that are open, and what is needed to open more.
 pub struct Ranges {
-    domain: &'static Domain,
-    capture: RegisteredString<'static>,
+    capture: &'static Text,
     name: NvtxName,
     text: String,
     window: Option<Range<'static>>,
@@ -41,10 +88,8 @@ pub struct Ranges {
 impl Ranges {
     /// Registers the domain and its strings with the tool.
     pub fn new(name: &NvtxName) -> Self {
-        let domain = domain();
         Self {
-            domain,
-            capture: domain.register_string(c"capture"),
+            capture: Text::register(c"capture".to_owned()),
             name: name.clone(),
             text: String::new(),
             window: None,
@@ -59,15 +104,15 @@ impl Ranges {
         self.text.clear();
         // A String takes all that is written to it.
         let _ = self.name.write(n, &mut self.text);
-        let attributes = self
-            .domain
+        let domain = domain();
+        let attributes = domain
             .event_attributes_builder()
             .payload(Payload::Uint64(n));
         let attributes = match CString::new(self.text.as_str()) {
             Ok(text) => attributes.message(text).build(),
             Err(_) => attributes.build(),
         };
-        self.iteration = Some(self.domain.range(attributes));
+        self.iteration = Some(domain.range(attributes));
         self.number = Some(n);
     }
 
@@ -78,13 +123,13 @@ impl Ranges {
         if iteration.is_some_and(|iteration| iteration != open) {
             return;
         }
-        let attributes = self
-            .domain
+        let domain = domain();
+        let attributes = domain
             .event_attributes_builder()
             .payload(Payload::Uint64(open));
         self.batch = None;
         if let Ok(text) = CString::new(batch.to_string()) {
-            self.batch = Some(self.domain.range(attributes.message(text).build()));
+            self.batch = Some(domain.range(attributes.message(text).build()));
         }
     }
 
@@ -97,7 +142,7 @@ impl Ranges {
 
     /// Opens the capture range.
     pub fn begin_window(&mut self) {
-        self.window = Some(self.domain.range(self.capture));
+        self.window = Some(domain().range(self.capture.get()));
     }
 
     /// Ends the capture range.

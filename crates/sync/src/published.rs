@@ -73,6 +73,20 @@ impl<T: Sync> Published<T> {
         }
     }
 
+    /// What is published; if there is nothing, what `make` makes is from now on.
+    ///
+    /// Where several threads make one at a time, the first is published, and the others stay in memory.
+    pub fn get_or(&self, make: impl FnOnce() -> T) -> &'static T {
+        if let Some(known) = self.get() {
+            return known;
+        }
+        let new = Box::leak(Box::new(make()));
+        match self.replace(None, Some(new)) {
+            Err(Some(first)) => first,
+            Ok(()) | Err(None) => new,
+        }
+    }
+
     fn address(value: Option<&'static T>) -> *mut T {
         value.map_or(null_mut(), |value| from_ref(value).cast_mut())
     }
