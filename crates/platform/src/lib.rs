@@ -39,6 +39,8 @@ pub mod own_threads;
 pub mod pages;
 pub mod panics;
 pub mod peek;
+#[cfg(target_arch = "x86_64")]
+pub mod processor;
 pub mod resolve;
 pub mod stack;
 pub mod system;

@@ -184,7 +184,8 @@ const fn may_read_counter() -> bool {
 /// Whether the counter goes on evenly, whatever the processor does, and may be read.
 #[cfg(target_arch = "x86_64")]
 fn counter_is_even() -> bool {
-    use core::arch::x86_64::__cpuid;
+    use tllmprof_platform::processor::cpuid;
+
     const POWER: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
     /// What Linux takes when it has found the processors' counters to differ.
@@ -192,7 +193,7 @@ fn counter_is_even() -> bool {
     if !may_read_counter() {
         return false;
     }
-    let is_invariant = __cpuid(0x8000_0000).eax >= POWER && __cpuid(POWER).edx & INVARIANT != 0;
+    let is_invariant = cpuid(0x8000_0000, 0).eax >= POWER && cpuid(POWER, 0).edx & INVARIANT != 0;
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     is_invariant && std::fs::read(source).map_or(true, |name| !OTHERS.contains(&name.trim_ascii()))
 }

@@ -1,9 +1,10 @@
 //! What is found out of an x86-64 processor before stubs are used.
 
-use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use core::arch::x86_64::_xgetbv;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::processor::cpuid;
 use tllmprof_sync::kernel;
 
 /// Bytes that the assembler saves vector registers in: the legacy area and the header.
@@ -39,7 +40,7 @@ pub fn has_shadow_stack() -> bool {
 pub fn start() {
     const OSXSAVE: u32 = 1 << 27;
     // Leaf 1 exists on every processor of this architecture.
-    if __cpuid(1).ecx & OSXSAVE == 0 {
+    if cpuid(1, 0).ecx & OSXSAVE == 0 {
         return;
     }
     // SAFETY: the system has enabled the instruction.
@@ -48,7 +49,7 @@ pub fn start() {
         .filter(|component| mask & 1 << component != 0)
         .map(|component| {
             // The leaf describes the components of xsave; these are ones that the system enabled.
-            let place = __cpuid_count(0xd, component);
+            let place = cpuid(0xd, component);
             (place.ebx + place.eax) as usize
         })
         .fold(LEGACY + HEADER, usize::max);
