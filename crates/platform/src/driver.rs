@@ -11,8 +11,6 @@ mod tests;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use crate::elf;
-use crate::libcuda::NAME;
 use crate::libcuda::functions;
 use crate::lifecycle;
 use crate::lifecycle::attic;
@@ -78,12 +76,8 @@ impl Driver {
     ///
     /// Looked for again when the one that was known has been unloaded.
     pub fn get() -> Option<&'static Self> {
-        let is_there = |driver: &&Self| {
-            elf::containing(driver.start)
-                .is_some_and(|module| module.start == driver.start && module.soname() == Some(NAME))
-        };
         let known = DRIVER.get();
-        known.filter(is_there).or_else(|| {
+        known.filter(|driver| driver.place.is_valid()).or_else(|| {
             let driver = DRIVER.publish(known, Self::load()?);
             // Other threads may still use it.
             attic::put(known);

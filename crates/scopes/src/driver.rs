@@ -4,9 +4,9 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
+use tllmprof_platform::function;
 use tllmprof_platform::libcuda::functions;
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::{elf, function, libcuda};
 use tllmprof_sync::Published;
 
 type Handle = *mut c_void;
@@ -76,14 +76,8 @@ fn handle(of: usize) -> Handle {
 impl Functions {
     fn get() -> Option<&'static Self> {
         let known = FUNCTIONS.get();
-        // A driver that was unloaded is not used any more: what stands there is another module's.
-        let is_there = |functions: &&Self| {
-            elf::containing(functions.start).is_some_and(|module| {
-                module.start == functions.start && module.soname() == Some(libcuda::NAME)
-            })
-        };
         known
-            .filter(is_there)
+            .filter(|functions| functions.place.is_valid())
             .or_else(|| FUNCTIONS.publish(known, Self::load()?))
     }
 }

@@ -1,6 +1,13 @@
+#![allow(
+    clippy::declare_interior_mutable_const,
+    clippy::borrow_interior_mutable_const,
+    reason = "drivers of tests, none of which is looked for"
+)]
+
 use core::cell::RefCell;
 
 use super::*;
+use crate::libcuda::Place;
 use crate::log::tests::{Stderr, file, text};
 
 /// A GPU's driver as the calling thread sees it.
@@ -103,7 +110,7 @@ extern "C" fn name_of_kernel(name: &mut *const c_char, handle: *mut c_void) -> S
 }
 
 const DRIVER: Driver = Driver {
-    start: 0,
+    place: Place::NOWHERE,
     profiler_start: Some(acts),
     profiler_stop: Some(acts),
     driver_get_version: Some(get_version),
@@ -120,7 +127,7 @@ const DRIVER: Driver = Driver {
     primary_ctx_release: Some(release),
 };
 const NONE: Driver = Driver {
-    start: 0,
+    place: Place::NOWHERE,
     profiler_start: None,
     profiler_stop: None,
     driver_get_version: None,

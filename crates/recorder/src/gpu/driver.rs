@@ -103,11 +103,8 @@ pub struct Driver(&'static Functions);
 impl Driver {
     /// Finds the functions of the driver that is loaded; `None` where it cannot time work.
     pub fn find() -> Option<Self> {
-        if let Some(known) = Self::get() {
-            let module = tllmprof_platform::elf::containing(known.0.start);
-            if module.is_some_and(|module| module.start == known.0.start) {
-                return Some(known);
-            }
+        if let Some(known) = Self::get().filter(|known| known.0.place.is_valid()) {
+            return Some(known);
         }
         let found = Functions::load().filter(|found| {
             found.create.is_some()
@@ -271,6 +268,7 @@ pub mod made {
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     use super::{Driver, Event, FUNCTIONS, Functions, Handle, Room, Status, c_int, handle};
+    use tllmprof_platform::libcuda::Place;
 
     /// What became of its events.
     pub struct State {
@@ -400,7 +398,7 @@ pub mod made {
     pub fn driver() -> Driver {
         let here = tllmprof_platform::elf::containing(version as *const () as usize);
         let functions = Functions {
-            start: here.unwrap().start,
+            place: Place::of(&here.unwrap()),
             version: Some(version),
             device_name: Some(device_name),
             context: Some(context),
