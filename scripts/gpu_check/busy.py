@@ -31,7 +31,7 @@ class Loop:
     steps: object = 400  # None: the program knows
 
 
-LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"), Loop("hf_generate", "auto", 3),
+LOOPS = (Loop("torch_graph", "cudaGraphLaunch"), Loop("loop-shared", "cudaGraphLaunch"), Loop("hf_generate", "auto", 2),
          Loop("llama.cpp", "sym:^llama_decode$", first=120, steps=None))
 
 

@@ -116,6 +116,7 @@ ENGINES = {
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
     "sglang": Engine("sglang", sglang, (
         Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, is_server=True, under_nsys=False, variables=LONG),
+        Run("busy", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="busy", variables=dict(LONG, ROUNDS=24)),
         Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (

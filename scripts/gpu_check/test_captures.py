@@ -48,13 +48,20 @@ class Captures(unittest.TestCase):
         for n in range(2, 202):
             at += 7000 if n == 27 else 1100 if 28 <= n < 28 + captures.AROUND else 1000
             rows.append((at,))
-        delay, after = captures.steps_around(rows, [Captured(20, 21, 22, 26)], 2)
+        delay, ratios = captures.steps_around(rows, [Captured(20, 21, 22, 26)], 2)
         self.assertEqual(delay, 6000)
-        self.assertAlmostEqual(after, 1.1)
+        self.assertEqual(ratios, [1.1])
         # Those behind the first are at the second's beginning.
-        _, after = captures.steps_around(rows, [Captured(20, 21, 22, 26), Captured(27, 28, 29, 33)], 2)
-        self.assertAlmostEqual(after, 1.0)
-        self.assertIsNone(captures.steps_around(rows, [Captured(n, n, n, n + 4) for n in range(5, 200, 6)], 2)[1])
+        _, ratios = captures.steps_around(rows, [Captured(20, 21, 22, 26), Captured(27, 28, 29, 33)], 2)
+        self.assertEqual(ratios, [])
+        self.assertEqual(captures.steps_around(rows, [Captured(n, n, n, n + 4) for n in range(5, 200, 6)], 2)[1], [])
+
+    def test_what_is_left_behind_a_window(self):
+        spread = [one / 1000 for one in range(990, 1011)]
+        self.assertTrue(captures.judge_behind([1 + one / 100_000 for one in range(100)])[1])
+        self.assertFalse(captures.judge_behind([1.01 * one for one in spread])[1])
+        self.assertIsNone(captures.judge_behind([1.004 * one for one in spread])[1])
+        self.assertIsNone(captures.judge_behind([1.0] * 9)[1])
 
 
 class Ledger(unittest.TestCase):
