@@ -85,3 +85,45 @@ fn the_table_says_what_each_record_is() {
         assert!(size <= LARGEST, "{}: {size} bytes", path.display());
     }
 }
+
+/// The models' layers by how they were made (scripts/engines/drivers, scripts/streams, scripts/gpu_check/programs); llama.cpp runs other
+/// kernels in the last one, which works on fewer tokens.
+#[test]
+fn equal_blocks_are_the_layers_of_the_models() {
+    let models = [
+        ("hf-generate", 4, false),
+        ("sglang-server", 8, false),
+        ("lmdeploy-offline", 8, false),
+        ("ctranslate2-offline", 8, false),
+        ("llama.cpp", 3, true),
+        ("onnxruntime-run", 40, false),
+        ("onnxruntime-binding", 40, false),
+        ("onnxruntime-graph", 40, false),
+    ];
+    for (name, layers, one_more) in models {
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/corpus/{name}.tllmprof.gz"));
+        let json = Shown::of_one(&read(&path), name, 1 << 20).json();
+        let process = &json["processes"][0];
+        let blocks = &process["blocks"];
+        let each = blocks["block_ns"].as_array().unwrap();
+        assert_eq!(each.len(), layers, "{name}");
+        assert_eq!(!blocks["partly"].is_null(), one_more, "{name}");
+        // All blocks do the same: none takes twice as long as another.
+        let each = || each.iter().map(|ns| ns.as_u64().unwrap());
+        let (least, most) = (each().min().unwrap(), each().max().unwrap());
+        assert!(most < 2 * least, "{name}: {least} to {most} ns");
+        // What is in them by kernel is what they are.
+        let kernels = blocks["kernels"].as_array().unwrap().iter();
+        let kernels: u64 = kernels.map(|one| one["gpu_ns"].as_u64().unwrap()).sum();
+        assert_eq!(kernels, each().sum::<u64>(), "{name}");
+        let outside = ["before", "behind"].map(|place| blocks[place]["gpu_ns"].as_u64().unwrap());
+        let all = kernels + outside.iter().sum::<u64>();
+        let share = blocks["share"].as_f64().unwrap();
+        assert!((share - kernels as f64 / all as f64).abs() < 1e-9, "{name}");
+    }
+    // A loop of four kernels has none.
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/torch-graph.tllmprof.gz");
+    let json = Shown::of_one(&read(&path), "torch-graph", 1 << 20).json();
+    assert!(json["processes"][0]["blocks"].is_null());
+}

@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use tllmprof_record::{Clock, CopyKind, Edge, Event, StringId, Strings, What};
 
+use crate::blocks::BlockTally;
 use crate::busy::{Busy, Did};
 use crate::first::RawIteration;
 use crate::kernel_name;
@@ -66,6 +67,7 @@ pub struct KernelTally<'a> {
     /// How many more pairs of a kernel's name and an iteration there is room for.
     room: usize,
     is_too_much: bool,
+    blocks: BlockTally,
     copies: [(u64, u64, u64); KINDS + 1],
     /// The threads that wrote these events, the latest of them, and what each thread misses.
     threads: HashSet<u32>,
@@ -94,6 +96,7 @@ impl<'a> KernelTally<'a> {
             kernels: HashMap::new(),
             room: BY_STEP,
             is_too_much: false,
+            blocks: BlockTally::default(),
             copies: Default::default(),
             threads: HashSet::new(),
             latest: None,
@@ -113,6 +116,7 @@ impl<'a> KernelTally<'a> {
                 let place = self.timeline.at(start);
                 if let Some(place) = place {
                     self.began[place] = self.began[place].saturating_add(1);
+                    self.blocks.add(device, place, start, name, event.duration);
                 }
                 if self.counts(place) {
                     self.kernel(name, event.duration, place);
@@ -300,6 +304,7 @@ impl<'a> KernelTally<'a> {
             copies: copies(&self.copies),
             sum: Some(sum),
             busiest: busiest.and_then(|at| devices.into_iter().nth(at)),
+            blocks: self.blocks.finish(&is_one, strings),
             left_out: self.left_out,
         }
     }

@@ -11,6 +11,7 @@
 
 mod arrivals;
 mod batch;
+mod blocks;
 mod busy;
 mod causes;
 mod collectives;
@@ -50,6 +51,7 @@ mod window;
 
 pub use arrivals::{Arrivals, Bound, ClockJump, CollectiveGroup, HostClock, RankSum, StepSum};
 pub use batch::UnqualifiedSum;
+pub use blocks::{BlockKernel, Blocks, Outside};
 pub use compare::{Comparison, Outcome};
 pub use diagnosis::{Finding, Verdict};
 pub use facts::{name, range_name};

@@ -8,6 +8,7 @@ use tllmprof_engines::sleeps_for_requests;
 use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
 
 use crate::batch::{self, PhaseSum, UnqualifiedSum};
+use crate::blocks::Blocks;
 use crate::causes::Watched;
 use crate::collectives::{CollectiveTally, Found as Collectives};
 use crate::facts::{CallRow, Facts, name, range_name};
@@ -83,6 +84,8 @@ pub struct Process {
     pub kernel_window: Option<KernelSum>,
     /// Whose time those took; `None` where scopes were not followed.
     pub layers: Option<Layers>,
+    /// Blocks of kernels that repeat within an iteration.
+    pub blocks: Option<Blocks>,
     /// Iterations in which kernels were to be taken and none was, though the GPU was at work.
     pub kernels_missing: u64,
     /// Inside windows, by device and metric. [`Report::new`](crate::Report::new) adds what other
@@ -424,6 +427,7 @@ impl Process {
             copies: kernels.copies,
             kernel_window: kernels.sum,
             layers: layers.map(|(layers, _)| layers),
+            blocks: kernels.blocks,
             kernels_missing,
             metrics: metrics::inside(samples.samples.iter(), &windows),
             collectives,

@@ -80,6 +80,13 @@ impl Shown {
         }
     }
 
+    /// What `report --json` prints.
+    pub fn json(&self) -> serde_json::Value {
+        let mut json = Vec::new();
+        self.report.json(&mut json).unwrap();
+        serde_json::from_slice(&json).unwrap()
+    }
+
     pub fn html(&self) -> Vec<u8> {
         let mut html = Vec::new();
         tllmprof_page::write(&self.report, &self.timelines, &mut html).unwrap();

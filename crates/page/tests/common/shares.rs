@@ -22,9 +22,7 @@ pub fn sum(rows: &[Value], is: impl Fn(&Value) -> bool) -> f64 {
 /// What is shown of one process with iterations has one figure for each share, in the page, the text and the JSON, and all
 /// lists of shares add up. Returns the JSON.
 pub fn are_the_same(shown: &Shown) -> Value {
-    let mut json = Vec::new();
-    shown.report.json(&mut json).unwrap();
-    let json: Value = serde_json::from_slice(&json).unwrap();
+    let json = shown.json();
     let process = &json["processes"][0];
     let html = String::from_utf8(shown.html()).unwrap();
     let there: Value = serde_json::from_str(element(&html, "data")).unwrap();
@@ -108,9 +106,7 @@ pub fn are_the_same(shown: &Shown) -> Value {
 /// Of the samples of stacks, text, page and JSON say how many there are and how much was rejected, of one process or of
 /// several.
 pub fn samples_are_the_same(shown: &Shown) {
-    let mut json = Vec::new();
-    shown.report.json(&mut json).unwrap();
-    let json: Value = serde_json::from_slice(&json).unwrap();
+    let json = shown.json();
     let html = String::from_utf8(shown.html()).unwrap();
     let there: Value = serde_json::from_str(element(&html, "data")).unwrap();
     let text = shown.report.text();

@@ -159,6 +159,8 @@ export interface Process {
     layer_patterns: GpuLayerPattern[];
     /** Kernels whose layer is not known, by reason. */
     layers_unknown: UnknownGpuLayer[];
+    /** Equal blocks of those kernels; `null`: there are none. */
+    blocks: GpuBlocks | null;
     /** What it does together with other ranks, by the kernels that were recorded. */
     collectives: Collective[];
     /** GPU metrics inside windows, by device and metric. */
@@ -554,6 +556,26 @@ export interface UnknownGpuLayer {
     gpu_ns: number;
     /** What part of the time of all kernels that is. Unit: part of 1. */
     share: number;
+}
+
+/** Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are. */
+export interface GpuBlocks {
+    /** How long each block took in these iterations, in their order. Unit: ns. */
+    block_ns: number[];
+    /** What part of the time of these iterations' kernels the blocks are. Unit: part of 1. */
+    share: number;
+    /** A block's kernels, in their order. */
+    kernels: GpuBlockKernel[];
+    /** How many kernels of one more block are equal to these, if at least half of them; `null`: there is none. Unit: kernels. */
+    partly: number | null;
+    /** What comes before the blocks. */
+    before: GpuOutsideBlocks;
+    /** What comes behind them. */
+    behind: GpuOutsideBlocks;
+    /** The iterations that this is of. Unit: iterations. */
+    iterations: number;
+    /** The iterations in which kernels were recorded. Unit: iterations. */
+    of: number;
 }
 
 /** The collectives of one operation of one library, by the kernels of the record. */
@@ -953,6 +975,22 @@ export interface KernelSamples {
     others: number;
     /** All of that in words, as the report says it. */
     text: string;
+}
+
+/** A kernel of a block. */
+export interface GpuBlockKernel {
+    /** Without what it takes. */
+    short_name: string;
+    /** How long it took in all blocks of these iterations. Unit: ns. */
+    gpu_ns: number;
+}
+
+/** Kernels of an iteration that are in no block. */
+export interface GpuOutsideBlocks {
+    /** How many there are in an iteration. Unit: kernels. */
+    kernels: number;
+    /** How long they took in these iterations. Unit: ns. */
+    gpu_ns: number;
 }
 
 /** An MoE layer. */

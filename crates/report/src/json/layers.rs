@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::blocks::{BlockKernel, Blocks, Outside};
 use crate::layers::{Layer, Layers, Pattern, Unknown};
 
 /// The kernels that were launched in one scope: what torch modules, NVTX ranges and marked functions were open.
@@ -94,5 +95,81 @@ impl JsonUnknown {
             share: layers.share(row.ns),
         };
         layers.unknown.iter().map(row).collect()
+    }
+}
+
+/// Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the
+/// iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "GpuBlocks")]
+pub struct JsonBlocks<'a> {
+    /// How long each block took in these iterations, in their order.
+    block_ns: &'a [u64],
+    /// What part of the time of these iterations' kernels the blocks are.
+    #[schemars(extend("unit" = "part of 1"))]
+    share: f64,
+    /// A block's kernels, in their order.
+    kernels: Vec<JsonBlockKernel<'a>>,
+    /// How many kernels of one more block are equal to these, if at least half of them; `null`: there is none.
+    #[schemars(extend("unit" = "kernels"))]
+    partly: Option<usize>,
+    /// What comes before the blocks.
+    before: JsonOutside,
+    /// What comes behind them.
+    behind: JsonOutside,
+    /// The iterations that this is of.
+    #[schemars(extend("unit" = "iterations"))]
+    iterations: u64,
+    /// The iterations in which kernels were recorded.
+    #[schemars(extend("unit" = "iterations"))]
+    of: u64,
+}
+
+/// A kernel of a block.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "GpuBlockKernel")]
+pub struct JsonBlockKernel<'a> {
+    /// Without what it takes.
+    short_name: &'a str,
+    /// How long it took in all blocks of these iterations.
+    gpu_ns: u64,
+}
+
+/// Kernels of an iteration that are in no block.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "GpuOutsideBlocks")]
+pub struct JsonOutside {
+    /// How many there are in an iteration.
+    #[schemars(extend("unit" = "kernels"))]
+    kernels: usize,
+    /// How long they took in these iterations.
+    gpu_ns: u64,
+}
+
+impl JsonOutside {
+    const fn of(outside: Outside) -> Self {
+        Self {
+            kernels: outside.kernels,
+            gpu_ns: outside.ns,
+        }
+    }
+}
+
+impl<'a> JsonBlocks<'a> {
+    pub fn of(blocks: &'a Blocks) -> Self {
+        let kernel = |kernel: &'a BlockKernel| JsonBlockKernel {
+            short_name: &kernel.name,
+            gpu_ns: kernel.ns,
+        };
+        Self {
+            block_ns: &blocks.blocks,
+            share: blocks.share(blocks.ns()),
+            kernels: blocks.kernels.iter().map(kernel).collect(),
+            partly: blocks.partly,
+            before: JsonOutside::of(blocks.before),
+            behind: JsonOutside::of(blocks.behind),
+            iterations: blocks.iterations,
+            of: blocks.of,
+        }
     }
 }

@@ -9,7 +9,7 @@ use tllmprof_record::Ended;
 use super::batch::{JsonBatch, JsonPhase};
 use super::collectives::JsonCollective;
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
-use super::layers::{JsonLayer, JsonPattern, JsonUnknown};
+use super::layers::{JsonBlocks, JsonLayer, JsonPattern, JsonUnknown};
 use super::routing::JsonRouting;
 use super::stacks::JsonStacks;
 use crate::batch::UnqualifiedSum;
@@ -125,6 +125,8 @@ pub struct JsonProcess<'a> {
     layer_patterns: Vec<JsonPattern<'a>>,
     /// Kernels whose layer is not known, by reason.
     layers_unknown: Vec<JsonUnknown>,
+    /// Equal blocks of those kernels; `null`: there are none.
+    blocks: Option<JsonBlocks<'a>>,
     /// What it does together with other ranks, by the kernels that were recorded.
     collectives: Vec<JsonCollective>,
     /// GPU metrics inside windows, by device and metric.
@@ -520,6 +522,7 @@ impl<'a> JsonProcess<'a> {
                 .as_ref()
                 .map(JsonUnknown::all)
                 .unwrap_or_default(),
+            blocks: process.blocks.as_ref().map(JsonBlocks::of),
             copies: process.copies.iter().map(JsonCopy::of).collect(),
             kernel_window: process.kernel_window.as_ref().map(JsonKernelSum::of),
             collectives,

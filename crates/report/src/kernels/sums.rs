@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::blocks::Blocks;
 use crate::busy::Did;
 use crate::first::RawIteration;
 use crate::kernel_name;
@@ -143,6 +144,8 @@ pub struct Kernels {
     pub sum: Option<KernelSum>,
     /// What the device did that was at work longest in the iterations that are inside.
     pub busiest: Option<Did>,
+    /// Blocks of kernels that repeat in these iterations.
+    pub blocks: Option<Blocks>,
     pub left_out: u64,
 }
 

@@ -2,6 +2,7 @@
 
 use super::gpu::UNKNOWN;
 use super::lines::Lines;
+use crate::blocks::Blocks;
 use crate::layers::{Layer, Layers, Pattern};
 use crate::process::Process;
 use crate::units::{Rate, Share, Time};
@@ -11,14 +12,50 @@ pub const ROWS: usize = 8;
 
 /// How many lines [`layers`] adds besides rows.
 pub fn fixed(process: &Process) -> usize {
-    process.layers.as_ref().map_or(0, |layers| {
-        let lines = [
-            !layers.patterns.is_empty(),
-            outside(layers).is_some(),
-            !layers.unknown.is_empty(),
-        ];
-        lines.into_iter().map(usize::from).sum()
-    })
+    let blocks = found(process).map_or(0, |_| BLOCK_LINES);
+    let layers = process.layers.as_ref();
+    blocks
+        + layers.map_or(0, |layers| {
+            let lines = [
+                !layers.patterns.is_empty(),
+                outside(layers).is_some(),
+                !layers.unknown.is_empty(),
+            ];
+            lines.into_iter().map(usize::from).sum()
+        })
+}
+
+/// How many lines blocks have, at most.
+const BLOCK_LINES: usize = 2;
+
+/// The blocks that are found, where nothing says what the layers are.
+fn found(process: &Process) -> Option<&Blocks> {
+    let is_known = process
+        .layers
+        .as_ref()
+        .is_some_and(|layers| !layers.patterns.is_empty());
+    process.blocks.as_ref().filter(|_| !is_known)
+}
+
+fn in_words(blocks: &Blocks) -> Vec<String> {
+    let (count, kernels) = (blocks.blocks.len(), blocks.kernels.len());
+    let mut said = vec![format!("{count} of {kernels} kernels")];
+    if blocks.all() > 0 {
+        said.push(format!("{} each", Time(blocks.mean())));
+        said.push(format!("{} of all", Share(blocks.share(blocks.ns()))));
+    }
+    if let Some(partly) = blocks.partly {
+        said.push(format!("one more alike up to kernel {partly}"));
+    }
+    for (outside, place) in [(blocks.before, "before"), (blocks.behind, "behind")] {
+        if outside.kernels > 0 {
+            said.push(format!("{} {place}", outside.kernels));
+        }
+    }
+    if blocks.iterations < blocks.of {
+        said.push(format!("in {} of {} steps", blocks.iterations, blocks.of));
+    }
+    said
 }
 
 /// The kernels that were launched while nothing was open.
@@ -53,6 +90,9 @@ fn shown(layers: &Layers) -> Vec<&Pattern> {
 
 /// The largest layers, in the order of the tree, and what is not known.
 pub fn layers(process: &Process, most: usize, lines: &mut Lines) {
+    if let Some(blocks) = found(process) {
+        lines.wrapped("equal blocks: ", &in_words(blocks), BLOCK_LINES);
+    }
     let Some(layers) = process.layers.as_ref().filter(|layers| layers.kernels > 0) else {
         return;
     };
