@@ -2,19 +2,25 @@
 import json
 import os
 import subprocess
+import sys
 
 from . import child
 from .kernels import Report
 from .programs import HERE
+from .record_file import process_of
 
 NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
 MODES = ("chain", "streams", "clone", "update", "copies", "child")
 ENDS = 3  # layers.cu's own status
 SAMPLE = {"sample": 2}
+# Of models in torch: the least part of the kernels' time that has a module, by the way they run.
+MODELS = ("llama", "mixtral", "gpt_oss")
+WAYS = {"eager": 0.99, "graph": 0.99, "compiled": 0.95}
 GRAPH = {f"model/layers.{layer}": layer + 1 for layer in range(5)}
 TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: each layer of the graph has another number of kernels. A graph with "
-         "a graph in it is not known, which is what is wanted there.")
+         "a graph in it is not known, which is what is wanted there. Of models in torch, the part of the kernels' time that has a module, and "
+         "whether each has as many kernels in a CUDA graph as eagerly.")
 
 
 def judge(mode, process):
@@ -44,6 +50,41 @@ def check(bench, report, mode, program):
                         wrong is None)
 
 
+def in_modules(process):
+    """({module: its kernels in a step}, the part of the kernels' time that has a module)."""
+    steps = process["kernel_window"]["iterations"]
+    rows = [row for row in process["layers"] if row["name"]]
+    all_ns = sum(row["gpu_ns"] for row in process["layers"] + process["layers_unknown"])
+    return {row["name"]: row["kernels"] / steps for row in rows}, sum(row["gpu_ns"] for row in rows) / max(1, all_ns)
+
+
+def unlike(eager, graph):
+    """The modules that have other kernels in a graph, in words; None: there are none."""
+    names = sorted(name for name in eager | graph if eager.get(name) != graph.get(name))
+    shown = [f"{name}: {eager.get(name, 0):g} eagerly, {graph.get(name, 0):g} in the graph" for name in names[:3]]
+    return f"{len(names)} modules differ: {'; '.join(shown)}" if names else None
+
+
+def check_model(bench, report, kind):
+    found = {}
+    for way, least in WAYS.items():
+        what, trace = f"{kind}, {way}", os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof")
+        words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way, str(STEPS)]
+        ended = child.run(words, bench.shimmed(WINDOW, "cudaStreamSynchronize", TLLMPROF_TRACE=trace, TLLMPROF_LAYERS=1,
+                                               TLLMPROF_KERNELS=TAKEN), 240)
+        if ended.status != 0 or ended.out.strip() != "done":
+            report.raw(what, ended)
+            report.check(what, ended.why(), False)
+            continue
+        process = process_of(bench.command, trace)
+        found[way], share = in_modules(process)
+        unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
+        report.check(what, f"{share:.2%} of the kernels' time in {len(found[way])} modules; not known: {unknown}", share >= least)
+    if "eager" in found and "graph" in found:
+        wrong = unlike(found["eager"], found["graph"])
+        report.check(f"{kind}, graph as eagerly", wrong or f"{sum(found['graph'].values()):g} kernels in the same modules", wrong is None)
+
+
 def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
@@ -59,4 +100,9 @@ def table(bench, cuda, log):
         return report.page(*TITLE)
     for mode in MODES:
         report.guarded(check, bench, mode, program)
+    if bench.programs["hf_generate"].missing:
+        report.check("models", bench.programs["hf_generate"].missing, None)
+    else:
+        for kind in MODELS:
+            report.guarded(check_model, bench, kind)
     return report.page(*TITLE)

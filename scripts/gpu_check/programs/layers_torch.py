@@ -1,0 +1,70 @@
+"""The forward pass of a small model, a step at a time: layers_torch.py KIND WAY STEPS.
+
+KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait
+for the stream. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
+"""
+import os
+import sys
+import warnings
+
+warnings.filterwarnings("ignore")
+
+import torch
+import transformers
+
+KIND, WAY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+DEVICE = os.environ.get("LAYERS_DEVICE", "cuda")
+BASE = dict(vocab_size=8192, hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
+            pad_token_id=0, bos_token_id=1, eos_token_id=2)
+EXPERTS = dict(num_local_experts=8, num_experts_per_tok=2)
+KINDS = {"llama": ("Llama", {}), "mixtral": ("Mixtral", EXPERTS),
+         "gpt_oss": ("GptOss", dict(EXPERTS, head_dim=64, layer_types=["full_attention"] * 4,
+                                    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))}
+
+
+def build():
+    family, more = KINDS[KIND]
+    config = getattr(transformers, family + "Config")(**{**BASE, **more})
+    if "num_local_experts" in more:
+        # Shapes that do not depend on the routing, as a capture needs.
+        config._experts_implementation = "grouped_mm"
+    torch.set_default_dtype(torch.bfloat16)
+    with torch.device(DEVICE):
+        model = getattr(transformers, family + "ForCausalLM")(config).eval()
+    torch.set_default_dtype(torch.float32)
+    return model
+
+
+def captured(step):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+@torch.inference_mode()
+def main():
+    transformers.logging.set_verbosity_error()
+    torch.manual_seed(0)
+    model = build()
+    if WAY == "compiled":
+        model = torch.compile(model)
+    tokens = torch.randint(0, BASE["vocab_size"], (1, 64), device=DEVICE)
+
+    def step():
+        return model(input_ids=tokens, use_cache=False).logits
+
+    run = step if WAY == "eager" or DEVICE == "cpu" else captured(step)
+    for _ in range(STEPS):
+        run()
+        if DEVICE != "cpu":
+            torch.cuda.current_stream().synchronize()
+    print("done")
+
+
+main()
