@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::python::pythons;
 use common::{Output, Scratch, built_command, nvtx, repo, run, shim, standin};
-use tllmprof_record::Reader;
+use tllmprof_record::{Entry, Reader, What};
 use tllmprof_report::{Layers, Process, Report};
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -30,6 +30,21 @@ fn program() -> &'static PathBuf {
 struct Ran {
     output: Output,
     process: Option<Process>,
+    /// How many nodes of graphs the record has the scope of.
+    nodes: u64,
+}
+
+fn nodes(reader: &Reader<fs::File>) -> u64 {
+    let mut nodes = 0;
+    let count = |entry: Entry<'_>| {
+        if let Entry::Event { event, .. } = entry
+            && let What::GraphNodes { count, .. } = event.what
+        {
+            nodes += u64::from(count);
+        }
+    };
+    reader.read(count).unwrap();
+    nodes
 }
 
 /// The program in C.
@@ -59,11 +74,17 @@ fn ran_by(mut command: Command, mode: &str, more: &[(&str, &str)]) -> Ran {
     let files = fs::read_dir(scratch.folder()).unwrap();
     let mut files = files.map(|file| file.unwrap().path());
     let record = files.find(|file| file.extension().is_some_and(|e| e == "tllmprof"));
-    let process = record.map(|record| {
+    let (mut process, mut count) = (None, 0);
+    if let Some(record) = record {
         let reader = Reader::open(&record).unwrap();
-        Process::read(record, &reader).unwrap()
-    });
-    Ran { output, process }
+        count = nodes(&reader);
+        process = Some(Process::read(record, &reader).unwrap());
+    }
+    Ran {
+        output,
+        process,
+        nodes: count,
+    }
 }
 
 impl Ran {
@@ -122,6 +143,15 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
     let chain = ran("chain", &[]);
     assert_eq!(chain.known()["model/layers.2/attn"], 10);
     assert_eq!(chain.layers().kernels, 10 * (8 + 3));
+}
+
+/// Of launches, of copies and of memory that is set: the driver may run kernels of its own for the latter.
+#[test]
+fn all_nodes_of_a_graph_have_scopes() {
+    // Eight kernels, and in each of three layers memory that is set and copies.
+    let ran = ran("copies", &[]);
+    assert_eq!(ran.nodes, 8 + 3 * (1 + 3));
+    ran.assert_all_known();
 }
 
 /// In Python: torch modules by their qualified names, and marked functions.

@@ -20,6 +20,12 @@ class Layers(unittest.TestCase):
         self.assertIn("not {", layers.judge("chain", process(right | {"model/layers.2": 4, "model/layers.3": 3})))
         self.assertIsNotNone(layers.judge("chain", process(right, 5)))
 
+    def test_copies_may_be_kernels_of_the_driver(self):
+        between = layers.SAMPLE | layers.GRAPH | {"model": 5}
+        self.assertIsNone(layers.judge("copies", process(between)))
+        self.assertIsNotNone(layers.judge("chain", process(between)))
+        self.assertIsNotNone(layers.judge("copies", process(layers.SAMPLE | layers.GRAPH, 5)))
+
     def test_a_graph_in_a_graph_is_not_known(self):
         inside = 2 * 15 * layers.TAKEN
         self.assertIsNone(layers.judge("child", process(layers.SAMPLE, inside)))

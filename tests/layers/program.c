@@ -2,6 +2,7 @@
  * that it is launched in, so that what a record says of it can be held against its name.
  *   program MODE STEPS
  * MODE: chain      one stream
+ *       copies     the same, with copies in each layer
  *       streams    two of them, forked and joined
  *       shared     two threads capture into one graph at once
  *       threads    two threads capture a graph each at once
@@ -75,6 +76,8 @@ static void begin(CUstream on)
     CHECK(cuStreamBeginCapture_v2(on, CU_STREAM_CAPTURE_MODE_RELAXED));
 }
 
+static int copies;
+
 static void layers(const char *second)
 {
     char name[64];
@@ -84,6 +87,12 @@ static void layers(const char *second)
         snprintf(name, sizeof name, "model/layers.%d/attn", layer);
         launch(name);
         CHECK(cuMemsetD8Async(buffer, 1, 8, stream));
+        if (copies) {
+            static unsigned char words[8];
+            CHECK(cuMemcpyDtoDAsync(buffer, buffer, 8, stream));
+            CHECK(cuMemcpyHtoDAsync(buffer, words, 8, stream));
+            CHECK(cuMemcpyDtoHAsync(words, buffer, 8, stream));
+        }
         snprintf(name, sizeof name, "model/layers.%d/%s", layer, layer == 1 ? second : "mlp");
         launch(name);
     }
@@ -196,6 +205,7 @@ int main(int argc, char **argv)
 
     CUgraph graph, second = NULL;
     CUgraphExec exec, other = NULL;
+    copies = strcmp(mode, "copies") == 0;
     if (strcmp(mode, "failed") == 0) {
         begin(stream);
         launch("model/never");

@@ -62,6 +62,7 @@ static const struct row rows[] = {
     ROW(cuMemcpy, cuMemcpy_ptds, 7000, PER_THREAD)
     BOTH_V2(cuMemcpyHtoD, _ptds, 3020)
     BOTH_V2(cuMemcpyHtoDAsync, _ptsz, 3020)
+    BOTH_V2(cuMemcpyDtoDAsync, _ptsz, 3020)
     ROW(cuMemcpyDtoH, cuMemcpyDtoH, 2000, LEGACY)
     ROW(cuMemcpyDtoH, cuMemcpyDtoH_ptds, 2000, PER_THREAD)
     BOTH_V2(cuMemcpyDtoH, _ptds, 3020)

@@ -164,6 +164,30 @@ CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr to, const void *from, size_t byte
     return copy_in(to, from, bytes, stream_of(stream, true));
 }
 
+static CUresult copy_within(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    if (!has_current_context())
+        return CUDA_ERROR_INVALID_CONTEXT;
+    tool_enter();
+    driver_lock();
+    CUresult result = submit(
+        stream, (struct node){.kind = COPY_NODE, .to = host(to), .from = host(from), .bytes = bytes, .direction = 8},
+        0, 0);
+    driver_unlock();
+    tool_leave();
+    return result;
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    return copy_within(to, from, bytes, stream_of(stream, false));
+}
+
+CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+    return copy_within(to, from, bytes, stream_of(stream, true));
+}
+
 /* Blocking copies to the host wait for the device, on the legacy stream or the thread's own. */
 static CUresult copy_out(const char *function, void *to, CUdeviceptr from, size_t bytes,
                          bool per_thread)

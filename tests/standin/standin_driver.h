@@ -159,6 +159,8 @@ STANDIN_BOTH(cuMemcpy, _ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes))
 STANDIN_BOTH(cuMemcpyHtoD_v2, _ptds, (CUdeviceptr to, const void *from, size_t bytes))
 STANDIN_BOTH(cuMemcpyHtoDAsync_v2, _ptsz,
              (CUdeviceptr to, const void *from, size_t bytes, CUstream stream))
+STANDIN_BOTH(cuMemcpyDtoDAsync_v2, _ptsz,
+             (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))
 STANDIN_BOTH(cuMemcpyDtoH, _ptds, (void *to, CUdeviceptr_v1 from, unsigned int bytes))
 STANDIN_BOTH(cuMemcpyDtoH_v2, _ptds, (void *to, CUdeviceptr from, size_t bytes))
 STANDIN_BOTH(cuMemcpyDtoHAsync, _ptsz,
@@ -275,6 +277,7 @@ void standin_pass(unsigned long ns);
 #define cuMemGetInfo cuMemGetInfo_v2
 #define cuMemcpyHtoD STANDIN_PTDS(cuMemcpyHtoD_v2)
 #define cuMemcpyHtoDAsync STANDIN_PTSZ(cuMemcpyHtoDAsync_v2)
+#define cuMemcpyDtoDAsync STANDIN_PTSZ(cuMemcpyDtoDAsync_v2)
 #define cuMemcpyDtoH STANDIN_PTDS(cuMemcpyDtoH_v2)
 #define cuMemcpyDtoHAsync STANDIN_PTSZ(cuMemcpyDtoHAsync_v2)
 #define cuStreamDestroy cuStreamDestroy_v2

@@ -9,6 +9,8 @@ pub enum Kind {
     KernelLaunch { handle: u8 },
     /// Enqueues a copy and may return before it is done: opens an iteration when entered.
     AsyncCopy(Direction),
+    /// Copies within devices or sets memory, and may return before it is done: no step, and a node of a graph in a capture.
+    DeviceWork(DeviceWork),
     /// Waits on the device: closes an iteration when it returns.
     Wait(Wait),
     /// Begins a stream capture; its first argument is the stream.
@@ -47,6 +49,13 @@ pub enum Direction {
     ToDevice,
     /// Any, or within devices.
     Other,
+}
+
+/// What a call does within devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceWork {
+    Copy,
+    Set,
 }
 
 /// What a call waits for.
@@ -105,6 +114,16 @@ impl Kind {
         matches!(self, Self::GraphLaunch | Self::KernelLaunch { .. })
     }
 
+    /// Whether the call makes a node of a graph, if its stream is captured, that runs on the GPU.
+    #[must_use]
+    #[inline]
+    pub const fn makes_node(self) -> bool {
+        matches!(
+            self,
+            Self::KernelLaunch { .. } | Self::AsyncCopy(_) | Self::DeviceWork(_)
+        )
+    }
+
     /// Whether the call waits on the device.
     #[must_use]
     #[inline]
@@ -133,6 +152,6 @@ impl Kind {
     #[must_use]
     #[inline]
     pub const fn gives_work(self) -> bool {
-        self.enqueues() || matches!(self, Self::Wait(Wait::CopyToHost))
+        self.enqueues() || matches!(self, Self::Wait(Wait::CopyToHost) | Self::DeviceWork(_))
     }
 }

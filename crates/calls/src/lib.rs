@@ -14,7 +14,7 @@ mod table;
 use std::ffi::CStr;
 use std::fmt;
 
-pub use kind::{Destroyed, Direction, GraphCall, Kind, Stream, Wait};
+pub use kind::{Destroyed, DeviceWork, Direction, GraphCall, Kind, Stream, Wait};
 pub use table::{CALLS, CUPTI_CALLS, Call, CallInfo, CuptiCall, LOOK_UPS, NCCL_CALLS, NcclCall};
 
 /// The library that a function belongs to.

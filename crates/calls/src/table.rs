@@ -3,11 +3,11 @@
 use crate::kind::Destroyed::{Context, Primary};
 use crate::kind::Direction::{Other, ToDevice, ToHost};
 use crate::kind::Kind::{
-    AsyncCopy, CaptureBegin, CaptureEnd, Destroys, Graph, GraphLaunch, KernelLaunch, Memory,
-    Profiler,
+    AsyncCopy, CaptureBegin, CaptureEnd, Destroys, DeviceWork as Within, Graph, GraphLaunch,
+    KernelLaunch, Memory, Profiler,
 };
 use crate::kind::Stream::{Configured, Word};
-use crate::kind::{Destroyed, GraphCall, Kind, Stream, Wait};
+use crate::kind::{Destroyed, DeviceWork, GraphCall, Kind, Stream, Wait};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -84,6 +84,14 @@ macro_rules! cuda_calls {
                 { stream: [Word(3), Stream::None], small_by: Some(2) };
             MemcpyHtoD = AsyncCopy(ToDevice),
                 [cuMemcpyHtoD_v2 cuMemcpyHtoD_v2_ptds cuMemcpyHtoD] [] {};
+            MemcpyAsync = Within(DeviceWork::Copy),
+                [cuMemcpyAsync cuMemcpyAsync_ptsz
+                 cuMemcpyDtoDAsync_v2 cuMemcpyDtoDAsync_v2_ptsz cuMemcpyDtoDAsync] []
+                { stream: [Word(3), Stream::None] };
+            MemsetAsync = Within(DeviceWork::Set),
+                [cuMemsetD8Async cuMemsetD8Async_ptsz cuMemsetD16Async cuMemsetD16Async_ptsz
+                 cuMemsetD32Async cuMemsetD32Async_ptsz] []
+                { stream: [Word(3), Stream::None] };
             StreamSynchronize = Kind::Wait(Wait::Stream),
                 [cuStreamSynchronize cuStreamSynchronize_ptsz]
                 [cudaStreamSynchronize cudaStreamSynchronize_ptsz]
@@ -242,10 +250,8 @@ pub const OTHERS: &[(Kind, &[&str])] = &[
             "cuMemcpy3DBatchAsync",
             "cuMemcpy3DPeerAsync",
             "cuMemcpy3DWithAttributesAsync",
-            "cuMemcpyAsync",
             "cuMemcpyAtoHAsync",
             "cuMemcpyBatchAsync",
-            "cuMemcpyDtoDAsync",
             "cuMemcpyHtoAAsync",
             "cuMemcpyPeerAsync",
             "cuMemcpyWithAttributesAsync",

@@ -1,9 +1,9 @@
-//! What calls mean for scopes (`TLLMPROF_LAYERS`): which node a launch makes while a stream is captured, and what becomes of
+//! What calls mean for scopes (`TLLMPROF_LAYERS`): which node a launch or a copy makes while a stream is captured, and what becomes of
 //! graphs.
 
 use tllmprof_calls::{Call, GraphCall, Kind, Stream};
 use tllmprof_scopes as scopes;
-use tllmprof_scopes::Launch;
+use tllmprof_scopes::{Launch, Made};
 
 use super::frame::Frame;
 use super::thunk::Role;
@@ -12,8 +12,7 @@ use super::thunk::Role;
 pub fn is_followed(call: Call) -> bool {
     match call.kind() {
         Kind::Graph(_) => scopes::are_on(),
-        Kind::KernelLaunch { .. } => scopes::are_noting(),
-        _ => false,
+        kind => kind.makes_node() && scopes::are_noting(),
     }
 }
 
@@ -33,9 +32,9 @@ pub fn enters(frame: &Frame) {
         return;
     };
     match call.kind() {
-        Kind::KernelLaunch { .. } if scopes::are_noting() => {
+        kind if kind.makes_node() && scopes::are_noting() => {
             if let Some(stream) = stream(call, is_driver, frame) {
-                scopes::launch_begins(place(frame), stream, frame.thunk.is_per_thread());
+                scopes::node_begins(place(frame), stream, frame.thunk.is_per_thread());
             }
         }
         Kind::KernelLaunch { .. } => scopes::launches(),
@@ -53,11 +52,14 @@ pub fn returns(frame: &Frame, succeeded: bool) {
     };
     let [first, second, ..] = frame.args;
     match call.kind() {
-        Kind::KernelLaunch { .. } if scopes::are_noting() => {
-            let launch = launch(call, is_driver, frame);
-            if let (Some(stream), Some(launch)) = (stream(call, is_driver, frame), launch) {
+        kind if kind.makes_node() && scopes::are_noting() => {
+            let made = match kind {
+                Kind::KernelLaunch { .. } => launch(call, is_driver, frame).map(Made::Kernel),
+                _ => Some(Made::Work),
+            };
+            if let (Some(stream), Some(made)) = (stream(call, is_driver, frame), made) {
                 let per_thread = frame.thunk.is_per_thread();
-                scopes::launch_ends(place(frame), stream, per_thread, launch, succeeded);
+                scopes::node_ends(place(frame), stream, per_thread, made, succeeded);
             }
         }
         Kind::CaptureEnd => scopes::capture_ends(written(second).filter(|_| succeeded)),
@@ -94,7 +96,7 @@ fn written(place: usize) -> Option<usize> {
     Some(unsafe { place.read_unaligned() }).filter(|handle| *handle != 0)
 }
 
-/// The handle of the stream that a launch is for.
+/// The handle of the stream that a call is for.
 fn stream(call: Call, is_driver: bool, frame: &Frame) -> Option<usize> {
     let library = match is_driver {
         true => tllmprof_calls::Library::Driver,

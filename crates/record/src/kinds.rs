@@ -1,6 +1,6 @@
 //! Kinds of calls, ranges, copies and ends that events distinguish.
 
-use tllmprof_calls::Kind;
+use tllmprof_calls::{DeviceWork, Kind};
 
 /// Defines an enum whose variants have codes in the record.
 macro_rules! coded {
@@ -178,10 +178,14 @@ impl From<Kind> for CallKind {
         match kind {
             Kind::GraphLaunch => Self::GraphLaunch,
             Kind::KernelLaunch { .. } => Self::KernelLaunch,
-            Kind::AsyncCopy(_) => Self::AsyncCopy,
+            Kind::AsyncCopy(_) | Kind::DeviceWork(DeviceWork::Copy) => Self::AsyncCopy,
             Kind::Wait(_) => Self::Wait,
             Kind::CaptureBegin | Kind::CaptureEnd => Self::Capture,
-            Kind::Memory | Kind::Profiler | Kind::Destroys(_) | Kind::Graph(_) => Self::Other,
+            Kind::DeviceWork(DeviceWork::Set)
+            | Kind::Memory
+            | Kind::Profiler
+            | Kind::Destroys(_)
+            | Kind::Graph(_) => Self::Other,
         }
     }
 }

@@ -44,17 +44,32 @@ pub struct Launch {
 /// A node of a captured graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Node {
-    /// No launch that was seen made it.
+    /// No call that was seen made it.
     Unseen,
-    Kernel {
+    Seen {
         scope: u32,
-        launch: Launch,
+        made: Made,
     },
 }
 
+/// What a call has made a node of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Made {
+    Kernel(Launch),
+    /// A copy, or memory that is set: the driver may run a kernel of its own for it.
+    Work,
+}
+
 impl Node {
-    pub const fn kernel(scope: u32, launch: Launch) -> Self {
-        Self::Kernel { scope, launch }
+    /// The launch of a kernel.
+    pub const fn launch(&self) -> Option<Launch> {
+        match self {
+            Self::Seen {
+                made: Made::Kernel(launch),
+                ..
+            } => Some(*launch),
+            _ => None,
+        }
     }
 }
 
@@ -64,7 +79,7 @@ pub struct Captured {
     /// The number that the record has it by; 0 before it has one.
     pub number: u32,
     pub nodes: Vec<Node>,
-    /// How many nodes it has in all: those behind the last launch are not in `nodes`.
+    /// How many nodes it has in all: those behind the last that was seen are not in `nodes`.
     pub total: usize,
     /// Of the functions of its kernels, by their handles, the hashes of their names, as far as the driver gives them.
     pub names: HashMap<usize, u64>,
@@ -87,7 +102,7 @@ impl Captured {
     fn learn_names(&mut self) {
         let Some(driver) = Driver::get() else { return };
         for node in &self.nodes {
-            let Node::Kernel { launch, .. } = node else {
+            let Some(launch) = node.launch() else {
                 continue;
             };
             if launch.function == 0 || self.names.contains_key(&launch.function) {
@@ -166,7 +181,7 @@ pub fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
 
-/// A launch has made the node of this number.
+/// A call has made the node of this number.
 pub fn made(graph: usize, index: usize, node: Node) {
     with(|graphs| graphs.put(graph, index..index + 1, node));
 }
@@ -246,10 +261,10 @@ pub fn merged(old: &Captured, new: &Captured) -> Option<Vec<Node>> {
     }
     let pairs = old.nodes.iter().zip(&new.nodes);
     let both = pairs.map(|pair| match pair {
-        (Node::Kernel { scope, .. }, Node::Kernel { scope: now, launch }) => {
-            let scope = if scope == now { *now } else { paths::UNKNOWN };
-            Node::kernel(scope, *launch)
-        }
+        (Node::Seen { scope, .. }, Node::Seen { scope: now, made }) => Node::Seen {
+            scope: if scope == now { *now } else { paths::UNKNOWN },
+            made: *made,
+        },
         _ => Node::Unseen,
     });
     Some(both.collect())
@@ -403,7 +418,7 @@ impl Graphs {
             return Of::Not(GraphState::NotCaptured);
         };
         let nodes = &graph.captured.nodes;
-        let kernels = nodes.iter().filter(|node| **node != Node::Unseen).count();
+        let kernels = nodes.iter().filter(|node| node.launch().is_some()).count();
         let why = match shape {
             _ if graph.is_full => GraphState::TooMany,
             None => GraphState::NotCaptured,

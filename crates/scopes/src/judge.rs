@@ -100,7 +100,7 @@ pub fn difference(captured: &Captured, kernels: &[(u32, Option<Kernel>)]) -> Opt
             // What changes cannot be compared; nodes behind the last launch are others'.
             return kernel.is_none() || *node as usize >= captured.total;
         };
-        let Node::Kernel { launch, .. } = made else {
+        let Some(launch) = made.launch() else {
             return false;
         };
         let function = launch.function;
@@ -129,7 +129,7 @@ fn write_nodes(captured: &Arc<Captured>) {
         return;
     }
     let scope = |node: &Node| match node {
-        Node::Kernel { scope, .. } if *scope != paths::UNKNOWN => Some(*scope),
+        Node::Seen { scope, .. } if *scope != paths::UNKNOWN => Some(*scope),
         _ => None,
     };
     let mut first = 0;

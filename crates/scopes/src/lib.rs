@@ -21,9 +21,9 @@ use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 use tllmprof_session as session;
 
-pub use capture::{launch_begins, launch_ends};
+pub use capture::{node_begins, node_ends};
 pub use graphs::{
-    Launch, capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed,
+    Launch, Made, capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed,
     instantiated, name_hash, resolve, updated,
 };
 pub use judge::{Replayed, judge, node};

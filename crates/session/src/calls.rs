@@ -18,7 +18,11 @@ use super::{ending, learning, sample, slots, stream_capture, trigger, turn};
 pub fn entered(call: Call) {
     match call.kind() {
         Kind::CaptureBegin => return stream_capture::begins(),
-        Kind::CaptureEnd | Kind::Memory | Kind::Destroys(_) | Kind::Graph(_) => return,
+        Kind::CaptureEnd
+        | Kind::DeviceWork(_)
+        | Kind::Memory
+        | Kind::Destroys(_)
+        | Kind::Graph(_) => return,
         Kind::Profiler => {
             log::once!(
                 Info,

@@ -67,7 +67,7 @@ impl Wanted {
         self.recorded
             || self.timed && kind.waits()
             || self.graphs && matches!(kind, Kind::Graph(_))
-            || self.nodes && matches!(kind, Kind::KernelLaunch { .. })
+            || self.nodes && kind.makes_node()
     }
 
     /// Whether `call` is counted and no more.
@@ -151,9 +151,9 @@ mod tests {
                 ..graphs
             };
             let is_graph = usize::from(matches!(row.kind, Kind::Graph(_)));
-            let is_kernel = usize::from(matches!(row.kind, Kind::KernelLaunch { .. }));
+            let is_node = usize::from(row.kind.makes_node());
             assert_eq!(of(graphs), plain[is_graph], "{}", row.call);
-            assert_eq!(of(nodes), plain[is_graph + is_kernel], "{}", row.call);
+            assert_eq!(of(nodes), plain[is_graph + is_node], "{}", row.call);
 
             let counts = |wanted: Wanted| wanted.is_counted_only(row.call);
             assert!(counts(NONE), "{}", row.call);
