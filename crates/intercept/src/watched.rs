@@ -42,7 +42,7 @@ fn ask() -> bool {
 /// Begins the range of a function of the runtime.
 pub fn push_runtime(call: Call) {
     lifecycle::global! {
-        #[fork(keep = "handles of NVTX are inherited")]
+        #[fork(keep = "a name is registered anew in a child")]
         static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
     }
     push(&NAMES, call, call.info().runtime);
@@ -51,7 +51,7 @@ pub fn push_runtime(call: Call) {
 /// Begins the range of a function of the driver.
 pub fn push_driver(call: Call) {
     lifecycle::global! {
-        #[fork(keep = "handles of NVTX are inherited")]
+        #[fork(keep = "a name is registered anew in a child")]
         static NAMES: Names = [const { OnceBox::new() }; CALLS.len()];
     }
     push(&NAMES, call, call.info().driver);

@@ -93,7 +93,7 @@ struct Names {
 }
 
 lifecycle::global! {
-    #[fork(keep = "handles of NVTX are inherited")]
+    #[fork(keep = "a name is registered anew in a child")]
     #[restart(keep)]
     static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 }
