@@ -143,6 +143,8 @@ pub struct Kernels {
     pub sum: Option<KernelSum>,
     /// What the device did that was at work longest in the iterations that are inside.
     pub busiest: Option<Did>,
+    /// Of each iteration, by its place, its number among those in which kernels were taken and that count.
+    pub numbers: Vec<Option<u32>>,
     pub left_out: u64,
 }
 
