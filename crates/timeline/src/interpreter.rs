@@ -176,7 +176,9 @@ impl Interpreter {
     #[must_use]
     pub fn scope(&self, process: &Process, scope: u32) -> String {
         let layers = process.layers.as_ref();
-        layers.map_or_else(String::new, |layers| layers.scopes.name(scope, &self.strings))
+        layers.map_or_else(String::new, |layers| {
+            layers.scopes.name(scope, &self.strings)
+        })
     }
 
     /// What the names of the record's items are made of.

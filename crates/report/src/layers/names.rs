@@ -128,7 +128,7 @@ pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
     tree
 }
 
-/// Adds what is right below `around`, the longest first, each with what is below it.
+/// Adds what is right below `around`, the longest or lowest number first, each with what is below it.
 fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern>) {
     let is_below = |name: &str| {
         let rest = match around {
@@ -145,7 +145,15 @@ fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern
         .take_while(|pattern| pattern.name.starts_with(around))
         .filter(|pattern| is_below(&pattern.name))
         .collect();
-    here.sort_by(|a, b| (b.ns, &a.name).cmp(&(a.ns, &b.name)));
+    // Numbered layers are in the order of their numbers.
+    let number = |of: &Pattern| -> Option<u64> {
+        let (_, last) = of.name.rsplit_once(['/', '.'])?;
+        last.parse().ok()
+    };
+    match here.iter().all(|row| number(row).is_some()) {
+        true => here.sort_by_key(|row| number(row)),
+        false => here.sort_by(|a, b| (b.ns, &a.name).cmp(&(a.ns, &b.name))),
+    }
     for pattern in here {
         rows.push(pattern.clone());
         below(&pattern.name, found, rows);
@@ -205,9 +213,8 @@ mod tests {
         let expected = expected.map(|(name, a, b, c, d, e)| (name.to_owned(), a, b, c, d, e));
         assert_eq!(found, expected);
         let tree = patterns(&by_name, &gaps, str::to_owned);
-        let names = |tree: &[Pattern]| -> Vec<_> {
-            tree.iter().map(|row| row.name.clone()).collect()
-        };
+        let names =
+            |tree: &[Pattern]| -> Vec<_> { tree.iter().map(|row| row.name.clone()).collect() };
         let longest = ["m", "m.layers", "m.layers.1", "m.layers.1.mlp"];
         assert_eq!(names(&largest(tree.clone(), 4)), longest);
         assert_eq!(largest(tree.clone(), 99), tree);

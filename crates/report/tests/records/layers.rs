@@ -48,7 +48,16 @@ impl Model {
         }
         let name = builder.string(7, "sample");
         let id = scopes.len() as u32 + 1;
-        put(&mut builder, 0, 0, What::Scope { id, parent: 0, name });
+        put(
+            &mut builder,
+            0,
+            0,
+            What::Scope {
+                id,
+                parent: 0,
+                name,
+            },
+        );
         scopes.push(id);
         for (place, scope) in (0..).zip(&scopes) {
             if self.lost && place == 8 {
@@ -146,7 +155,9 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
     }
     let text = report.text();
     let lines = text.lines().skip_while(|line| !line.starts_with("layers"));
-    let lines: Vec<Vec<_>> = lines.map(|line| line.split_whitespace().collect()).collect();
+    let lines: Vec<Vec<_>> = lines
+        .map(|line| line.split_whitespace().collect())
+        .collect();
     let said = |name| lines.iter().find(|line| line.first() == Some(&name));
     let said = |name| said(name).unwrap_or_else(|| panic!("{name}: {text}"))[1..].join(" ");
     assert_eq!(
@@ -155,7 +166,10 @@ fn a_layer_has_its_time_in_a_step_and_what_was_idle_between_its_kernels() {
     );
     // What is within a row that is shown is called by the rest of its name.
     assert_eq!(said(".mlp"), "4 8.00 80.2 µs 20.0 µs 4.00 µs 44.4 %");
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
 }
 
 fn compared(base: &Model, other: &Model) -> (Value, String) {
@@ -182,7 +196,10 @@ fn the_innermost_layers_that_got_slower_are_named() {
     let [low, high] = [0, 1].map(|end| change["interval"][end].as_f64().unwrap());
     assert!(low < relative && relative < high && low > 0.09, "{change}");
     // What is around it says no more, nor does one of four that are alike.
-    let names: Vec<_> = rows.iter().map(|row| row["name"].as_str().unwrap()).collect();
+    let names: Vec<_> = rows
+        .iter()
+        .map(|row| row["name"].as_str().unwrap())
+        .collect();
     assert_eq!(
         names,
         ["model.layers.*.mlp", "model.layers.*.attn", "sample"]
