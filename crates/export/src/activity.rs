@@ -9,8 +9,25 @@ use crate::record::Record;
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Value {
     Number(u64),
-    Text(StringId),
+    Text(Text),
     Yes,
+}
+
+/// A text that many have.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Text {
+    String(StringId),
+    /// What a scope is called.
+    Scope(u32),
+}
+
+impl Text {
+    pub fn of(self, record: &Record) -> String {
+        match self {
+            Self::String(id) => record.texts().strings.get(id).to_owned(),
+            Self::Scope(scope) => record.scope(scope),
+        }
+    }
 }
 
 /// Something that is drawn.
@@ -46,7 +63,12 @@ impl Activity {
         let flag = |is_set: bool, key| is_set.then_some((key, Value::Yes));
         let args = [
             value.map(|key| (key, Value::Number(item.value))),
-            (item.domain != NO_STRING).then_some((Key::Domain, Value::Text(item.domain))),
+            (item.domain != NO_STRING)
+                .then_some((Key::Domain, Value::Text(Text::String(item.domain)))),
+            // Of a kernel that was launched in none there is nothing to say.
+            item.scope
+                .filter(|scope| *scope != 0)
+                .map(|scope| (Key::Scope, Value::Text(Text::Scope(scope)))),
             flag(item.capturing, Key::Capturing),
             self.iteration.map(|n| (Key::Iteration, Value::Number(n))),
             flag(item.failed, Key::Failed),

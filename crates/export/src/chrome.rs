@@ -3,31 +3,38 @@
 //! Source: "Trace Event Format", the Chromium project. Times are microseconds with three decimals; one
 //! event is one line. Characters that act on a terminal are escaped: the file may be printed on one.
 
+use std::collections::HashMap;
 use std::io;
 
 use tllmprof_report::write_json_text;
 use tllmprof_timeline::Track;
 
-use crate::activity::{Activity, Flow, Value};
+use crate::activity::{Activity, Flow, Text, Value};
 use crate::clocks::Clocks;
 use crate::record::Record;
 use crate::sink::Sink;
 use crate::trace::{Format, Group, Line};
 
+/// How many texts of arguments are kept.
+const TEXTS: usize = 1 << 16;
+
 pub struct Chrome<'a> {
     sink: &'a mut Sink,
     first: bool,
     name: String,
+    /// Texts of arguments as they are written, of the record.
+    texts: HashMap<Text, String>,
     /// How many records were begun.
     records: u64,
 }
 
 impl<'a> Chrome<'a> {
-    pub const fn new(sink: &'a mut Sink) -> Self {
+    pub fn new(sink: &'a mut Sink) -> Self {
         Self {
             sink,
             first: true,
             name: String::new(),
+            texts: HashMap::new(),
             records: 0,
         }
     }
@@ -87,6 +94,7 @@ impl Format for Chrome<'_> {
 
     fn record(&mut self, _: &Record) -> io::Result<()> {
         self.records += 1;
+        self.texts.clear();
         Ok(())
     }
 
@@ -124,6 +132,10 @@ impl Format for Chrome<'_> {
         activity: &Activity,
     ) -> io::Result<()> {
         let mut name = std::mem::take(&mut self.name);
+        let mut texts = std::mem::take(&mut self.texts);
+        if texts.len() >= TEXTS {
+            texts.clear();
+        }
         name.clear();
         activity.item.name.write(record.texts(), &mut name);
         let to = self.next();
@@ -155,15 +167,17 @@ impl Format for Chrome<'_> {
                     number(to, "\":\"", value);
                     to.push(b'"');
                 }
-                Value::Text(id) => {
+                Value::Text(text) => {
                     to.extend_from_slice(b"\":");
-                    string(to, record.texts().strings.get(id));
+                    let written = texts.entry(text);
+                    let written = written.or_insert_with(|| json(&text.of(record)));
+                    to.extend_from_slice(written.as_bytes());
                 }
                 Value::Yes => to.extend_from_slice(b"\":true"),
             }
         }
         to.extend_from_slice(b"}}");
-        self.name = name;
+        (self.name, self.texts) = (name, texts);
         if let Some(flow) = activity.flow {
             self.flow(group, line, activity.start, flow);
         }

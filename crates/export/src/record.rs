@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tllmprof_record::{Entry, Error, Reader, Source};
+use tllmprof_record::{Error, Reader, Source};
 use tllmprof_report::Process;
 use tllmprof_timeline::{Interpreter, Item, Texts};
 
@@ -78,14 +78,16 @@ impl Record {
             each(&stretch.item())?;
         }
         let mut result = Ok(());
-        let read = self.reader.read(|entry| {
-            if let Entry::Event { thread, event } = entry
-                && result.is_ok()
-                && let Some(item) = self.interpreter.item(thread, &event)
-            {
-                result = each(&item);
+        let read = self.interpreter.items(&self.process, &self.reader, |item| {
+            if result.is_ok() {
+                result = each(item);
             }
         });
         result.and(read.map(|_| ()))
+    }
+
+    /// What a kernel's scope is called.
+    pub(crate) fn scope(&self, scope: u32) -> String {
+        self.interpreter.scope(&self.process, scope)
     }
 }

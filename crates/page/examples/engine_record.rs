@@ -2,10 +2,10 @@
 //! that of a GPU's metrics. KERNELS: in how many iterations kernels are taken; EXPERTS: how many each layer has, with
 //! routers that were replaced in the window; BATCHES: 0 if what is in them is not known;
 //! STACKS: how often stacks are sampled, in Hz; PAUSES: 1 if it waits for requests now and then; TIMED: GPU times are taken in one
-//! block of eight iterations in so many.
+//! block of eight iterations in so many; SCOPES: 1 if the layers of kernels are known.
 //!
 //! ```text
-//! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS [EXPERTS [BATCHES [STACKS [PAUSES [TIMED]]]]]]]]]
+//! cargo run --release -p tllmprof-page --example engine_record -- OUT [RANK [ITERATIONS [LAYERS [KERNELS [EXPERTS [BATCHES [STACKS [PAUSES [TIMED [SCOPES]]]]]]]]]]
 //! ```
 
 #[path = "../tests/common/engine/mod.rs"]
@@ -28,6 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (rank, iterations, layers) = (number(0)?, number(51)?, number(32)?);
     let (kernels, experts, batches) = (number(20)?, number(0)?, number(1)?);
     let (stacks, pauses, timed) = (number(0)?, number(0)?, number(1)?);
+    let scopes = number(0)?;
     let windows = vec![(100, 99 + iterations)];
     let engine = engine::Engine {
         rank,
@@ -41,6 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         stacks,
         pauses: pauses > 0,
         timed,
+        scopes: scopes > 0,
     };
     engine.record().0.write_to(&mut file)?;
     Ok(file.flush()?)

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use tllmprof_record::{Entry, Metric, NO_STRING, OWN_DOMAIN, StringId};
+use tllmprof_config::printable;
+use tllmprof_record::{Metric, NO_STRING, OWN_DOMAIN, StringId};
 use tllmprof_report::{Iteration, MetricSample, Process, Recording};
 use tllmprof_timeline::{End, Interpreter, Item, Key, Kind, Name, Texts, Track as On};
 
@@ -46,6 +47,7 @@ impl Timeline {
             interpreter: &interpreter,
             room,
             labels: HashMap::new(),
+            scopes: HashMap::new(),
             timeline: Self {
                 metrics: BTreeMap::new(),
                 shown: buckets.choose(process, room),
@@ -55,13 +57,7 @@ impl Timeline {
                 kept: 0,
             },
         };
-        recording.read(|entry| {
-            if let Entry::Event { thread, event } = entry
-                && let Some(item) = interpreter.item(thread, &event)
-            {
-                reading.take(&item);
-            }
-        })?;
+        interpreter.items(process, recording, |item| reading.take(item))?;
         let mut timeline = reading.timeline;
         timeline.tracks.values_mut().for_each(Track::sort);
         Ok(timeline)
@@ -189,6 +185,8 @@ struct Reading<'a> {
     texts: Texts<'a>,
     room: u64,
     labels: HashMap<(Name, StringId), u32>,
+    /// Of scopes one more than the number of the name.
+    scopes: HashMap<u32, u32>,
     timeline: Timeline,
 }
 
@@ -227,11 +225,24 @@ impl Reading<'_> {
                 .launch(item)
                 .map_or(0, |launch| u64::from(launch.number) + 1),
         };
+        let scope = item.scope.map_or(0, |scope| self.scope(scope));
         let timeline = &mut self.timeline;
         timeline.kept += 1;
         if let Some(track) = timeline.tracks.get_mut(&place) {
-            track.items.push(Shown::new(item, duration, name, value));
+            let item = Shown::new(item, duration, name, value, scope);
+            track.items.push(item);
         }
+    }
+
+    /// One more than the number of a scope's name.
+    fn scope(&mut self, scope: u32) -> u32 {
+        if let Some(number) = self.scopes.get(&scope) {
+            return *number;
+        }
+        let name = printable(self.interpreter.scope(self.texts.process, scope));
+        let number = self.timeline.names.number(name, String::new()) + 1;
+        self.scopes.insert(scope, number);
+        number
     }
 
     /// The number of an item's name. Names are put together once: there are many items of each.

@@ -64,6 +64,8 @@ pub struct Shown {
     /// What the table of kinds says; of ends of a launch one more than its number, 0 where that is not
     /// known.
     value: u64,
+    /// Of a kernel whose scope is known: one more than the number of its name.
+    scope: u32,
 }
 
 const CUT: u8 = 1;
@@ -72,7 +74,7 @@ const CAPTURING: u8 = 4;
 
 impl Shown {
     /// An item, by the number of its name.
-    pub fn new(item: &Item, duration: u64, name: u32, value: u64) -> Self {
+    pub fn new(item: &Item, duration: u64, name: u32, value: u64, scope: u32) -> Self {
         let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
         Self {
             start: item.start,
@@ -83,6 +85,7 @@ impl Shown {
                 | flag(item.capturing, CAPTURING),
             name,
             value,
+            scope,
         }
     }
 }
@@ -133,5 +136,8 @@ impl Track {
         columns.column(items().map(|item| u64::from(item.flags)));
         columns.column(items().map(|item| u64::from(item.name)));
         columns.column(items().map(|item| item.value));
+        if let Place::Stream { .. } = place {
+            columns.column(items().map(|item| item.scope.into()));
+        }
     }
 }

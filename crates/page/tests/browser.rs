@@ -133,6 +133,9 @@ fn in_a_browser_it_shows_what_the_records_hold() {
     let mut gaps = engine(0);
     (gaps.windows, gaps.kernels, gaps.timed) = (vec![(100, 116)], 0, 2);
     Shown::of(&[gaps], tllmprof_page::EVENTS).write(scratch.path(), "gaps");
+    let mut layers = engine(0);
+    (layers.windows, layers.layers, layers.scopes) = (vec![(100, 150)], 12, true);
+    Shown::of(&[layers], tllmprof_page::EVENTS).write(scratch.path(), "layers");
     Shown::of(&[engine(0)], 1000).write(scratch.path(), "nothing");
     let plant = Plant {
         rank: 5,

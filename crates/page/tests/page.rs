@@ -64,6 +64,7 @@ fn page_text_and_json_have_one_figure_for_each_share() {
     let of = |kernels, layers| {
         let mut engine = engine(0);
         engine.windows = vec![(100, 150), (400, 409)];
+        engine.scopes = layers > 2;
         (engine.kernels, engine.layers) = (kernels, layers);
         Shown::of(&[engine], 1 << 20)
     };

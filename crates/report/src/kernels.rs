@@ -195,11 +195,11 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    /// When a kernel began, in nanoseconds, if it counts.
-    pub fn counted(&mut self, kernel: &Event) -> Option<u64> {
-        let start = self.clock.ns(kernel.start);
+    /// When a device's work began, in nanoseconds, and the place of the iteration that it did in, if it counts.
+    pub fn counted(&mut self, work: &Event) -> Option<(u64, Option<usize>)> {
+        let start = self.clock.ns(work.start);
         let place = self.timeline.at(start);
-        self.counts(place).then_some(start)
+        self.counts(place).then_some((start, place))
     }
 
     fn counts(&self, place: Option<usize>) -> bool {
@@ -280,7 +280,8 @@ impl<'a> KernelTally<'a> {
             .map(|place| is_inside[place] && self.qualified.has(place))
             .collect();
         let inside = || (0..raw.len()).filter(|place| is_one[*place]);
-        let steps = (!self.is_too_much).then(|| numbered(&is_one));
+        let numbers = numbered(&is_one);
+        let steps = (!self.is_too_much).then_some(&numbers[..]);
         let sum = KernelSum {
             iterations: inside().count() as u64,
             busy: longest.0,
@@ -300,11 +301,12 @@ impl<'a> KernelTally<'a> {
         };
         Kernels {
             iterations,
-            totals: totals(self.kernels, strings, steps.as_deref()),
+            totals: totals(self.kernels, strings, steps),
             copies: copies(&self.copies),
             sum: Some(sum),
             busiest: busiest.and_then(|at| devices.into_iter().nth(at)),
             blocks: self.blocks.finish(&is_one, strings),
+            numbers,
             left_out: self.left_out,
         }
     }

@@ -60,7 +60,7 @@ pub use json::{JsonReport, schema_of, write as write_json, write_text as write_j
 pub use kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use kernels::{CopyTotal, KernelSum, KernelTotal, Samples};
 pub use launches::{Launch, LaunchTally, Launches};
-pub use layers::{Layer, Layers, Pattern, Unknown as UnknownLayers, Why};
+pub use layers::{Layer, Layers, Pattern, Scopes, Unknown as UnknownLayers, Why};
 pub use ledger::{Difference, Ledger, LedgerKind, LedgerRow};
 pub use metrics::{MetricSample, MetricSum};
 pub use process::{Named, Process};

@@ -23,7 +23,7 @@ use crate::qualify::{self, Qualified};
 use crate::recording::Recording;
 use crate::routing::LayerLoad;
 use crate::slow::{self, Slow, Steps};
-use crate::spans::Spans;
+use crate::spans::{Span, Spans};
 use crate::stacks::Stacks;
 use crate::sum::{GpuFrom, Sum};
 use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
@@ -252,7 +252,12 @@ impl Process {
                 Some((clock.ns(first.start), clock.ns(end)))
             });
             let launches = LaunchTally::new(&clock, &facts.calls, spans.collect(), lacks_some);
-            (LayerTally::new(raw), launches)
+            let ends = |raw: &RawIteration| Span {
+                start: clock.ns(raw.start),
+                end: clock.ns(raw.span().end),
+            };
+            let spans = Spans::new(iterations.iter().map(ends).collect());
+            (LayerTally::new(raw, spans), launches)
         });
         let mut collectives = CollectiveTally::new(&clock, &strings, records);
         let damage = recording.read(|entry| {
@@ -278,16 +283,17 @@ impl Process {
             // What is no record of ours has no counters.
             row.inside = row.inside.max(totals.calls[usize::from(row.row)].count);
         }
-        let layers = layers.map(|(layers, launches)| {
-            let left_out = layers.left_out;
-            let of = |ticks| clock.ns(ticks);
-            (layers.finish(&launches.finish(), &strings, of), left_out)
-        });
-        let layers_left_out = layers.as_ref().map_or(0, |(_, left_out)| *left_out);
         let collectives = collectives.finish(&iterations);
         let gpu_left_out = gpu.left_out;
         let gpu = gpu.times();
         let mut kernels = kernels.finish(&iterations, kernel_edges, &strings);
+        let layers = layers.map(|(layers, launches)| {
+            let left_out = layers.left_out;
+            let (of, steps) = (|ticks| clock.ns(ticks), &kernels.numbers);
+            let layers = layers.finish(launches.finish(), &strings, steps, of);
+            (layers, left_out)
+        });
+        let layers_left_out = layers.as_ref().map_or(0, |(_, left_out)| *left_out);
         let kernels_missing = kernels.missing(&iterations, &gpu);
         let ns = Ns {
             rate: clock.ns_per_tick(),

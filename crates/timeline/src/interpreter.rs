@@ -1,13 +1,15 @@
 //! What the events of a record are understood by.
 
+use std::collections::BTreeMap;
 use std::io;
 
-use tllmprof_record::{CallKind, Clock, Entry, Event, Strings};
+use tllmprof_record::{CallKind, Clock, Damage, Entry, Event, Strings, What};
 use tllmprof_report::{Iteration, Process, Recording};
 
-use crate::kinds::{self, End, Item, Length};
+use crate::kinds::{self, End, Item, Kind, Length};
 use crate::name::Texts;
 use crate::stretch::{Edges, Stretch};
+use crate::track::Track;
 use tllmprof_report::{Launch, Launches};
 
 /// What the events of a record are understood by: what of it there is little of.
@@ -62,6 +64,72 @@ impl Interpreter {
         Ok(new)
     }
 
+    /// Gives the items of the record to `each`, kernels with their scopes, in the order of the record but for kernels:
+    /// where layers were followed, these come when the next event of their thread says what is known of them.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub fn items(
+        &self,
+        process: &Process,
+        recording: &impl Recording,
+        mut each: impl FnMut(&Item),
+    ) -> io::Result<Damage> {
+        let Some(layers) = &process.layers else {
+            return recording.read(|entry| {
+                if let Entry::Event { thread, event } = entry
+                    && let Some(item) = self.item(thread, &event)
+                {
+                    each(&item);
+                }
+            });
+        };
+        let scopes = &layers.scopes;
+        let alone = |kernel: Item| Item {
+            scope: scopes.of_kernel(kernel.value as u32, kernel.start),
+            ..kernel
+        };
+        // By thread, with when it began in ticks.
+        let mut latest: BTreeMap<u32, (u64, Item)> = BTreeMap::new();
+        let damage = recording.read(|entry| {
+            let Entry::Event { thread, event } = entry else {
+                return;
+            };
+            match event.what {
+                What::KernelNode {
+                    device,
+                    stream,
+                    exec,
+                    node,
+                } => {
+                    let track = Track::Stream { device, stream };
+                    if let Some((ticks, kernel)) = latest.get(&thread).copied()
+                        && (ticks, kernel.track) == (event.start, track)
+                    {
+                        latest.remove(&thread);
+                        each(&Item {
+                            scope: scopes.of_node(exec, node, ticks),
+                            ..kernel
+                        });
+                    }
+                }
+                _ => match self.item(thread, &event) {
+                    Some(item) if item.kind == Kind::Kernel => {
+                        if let Some((_, before)) = latest.insert(thread, (event.start, item)) {
+                            each(&alone(before));
+                        }
+                    }
+                    Some(item) => each(&item),
+                    None => (),
+                },
+            }
+        })?;
+        for (_, kernel) in latest.into_values() {
+            each(&alone(kernel));
+        }
+        Ok(damage)
+    }
+
     /// The item that an event of a thread is, if it is one.
     #[inline(always)]
     #[must_use]
@@ -102,6 +170,15 @@ impl Interpreter {
     #[must_use]
     pub const fn strings(&self) -> &Strings {
         &self.strings
+    }
+
+    /// What a kernel's scope is called; empty: nothing was open.
+    #[must_use]
+    pub fn scope(&self, process: &Process, scope: u32) -> String {
+        let layers = process.layers.as_ref();
+        layers.map_or_else(String::new, |layers| {
+            layers.scopes.name(scope, &self.strings)
+        })
     }
 
     /// What the names of the record's items are made of.

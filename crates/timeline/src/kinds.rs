@@ -67,6 +67,8 @@ words! {
     Cut = "cut",
     /// The call was made while its thread captured a stream.
     Capturing = "capturing",
+    /// What was open where a kernel was launched.
+    Scope = "scope",
 }
 
 /// Which end of a launch an item is.
@@ -185,6 +187,8 @@ pub struct Item {
     pub failed: bool,
     /// Something else than its own end ended it.
     pub cut: bool,
+    /// Of a kernel: the scope that it was launched in, 0: none; `None`: not known.
+    pub scope: Option<u32>,
 }
 
 /// How long an item is.
@@ -241,6 +245,7 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         capturing: false,
         failed: event.failed,
         cut: event.cut,
+        scope: None,
     };
     let item = match event.what {
         // Facts about the record, its threads and its calls.

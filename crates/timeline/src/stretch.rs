@@ -44,6 +44,7 @@ impl Stretch {
             capturing: false,
             failed: false,
             cut: self.cut,
+            scope: None,
         }
     }
 }

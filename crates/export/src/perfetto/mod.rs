@@ -14,12 +14,11 @@ use proto::{
     Clock, ClockSnapshot, CounterDescriptor, Interned, InternedData, ProcessDescriptor,
     ThreadDescriptor, TracePacket, TracePacketDefaults, TrackDescriptor, TrackEvent,
 };
-use tllmprof_record::StringId;
 use tllmprof_timeline::{Category, Key, Name, Track};
 
 use wire::{Open, Wire};
 
-use crate::activity::{Activity, Value};
+use crate::activity::{Activity, Text, Value};
 use crate::clocks::Clocks;
 use crate::record::Record;
 use crate::sink::Sink;
@@ -90,7 +89,7 @@ const LIMIT: usize = 1 << 20;
 #[derive(Default)]
 struct Names {
     names: HashMap<Name, u64>,
-    domains: HashMap<StringId, u64>,
+    texts: HashMap<Text, u64>,
     /// What the next packet defines.
     new: InternedData,
     is_new: bool,
@@ -117,7 +116,7 @@ impl Names {
     }
 
     fn count(&self) -> usize {
-        self.names.len() + self.domains.len()
+        self.names.len() + self.texts.len()
     }
 
     fn name(&mut self, record: &Record, name: Name) -> u64 {
@@ -131,12 +130,11 @@ impl Names {
         })
     }
 
-    fn domain(&mut self, record: &Record, id: StringId) -> u64 {
-        let next = self.domains.len() as u64 + 1;
-        *self.domains.entry(id).or_insert_with(|| {
-            let text = record.texts().strings.get(id).to_owned();
+    fn text(&mut self, record: &Record, text: Text) -> u64 {
+        let next = self.texts.len() as u64 + 1;
+        *self.texts.entry(text).or_insert_with(|| {
             let values = &mut self.new.debug_annotation_string_values;
-            values.push(interned(next, text));
+            values.push(interned(next, text.of(record)));
             self.is_new = true;
             next
         })
@@ -239,7 +237,7 @@ impl Format for Perfetto<'_> {
             begin.number(1, key as u64 + 1);
             match value {
                 Value::Number(number) => begin.number(3, number),
-                Value::Text(id) => begin.number(17, self.names.domain(record, id)),
+                Value::Text(text) => begin.number(17, self.names.text(record, text)),
                 Value::Yes => begin.number(2, 1),
             }
             begin.end(annotation);

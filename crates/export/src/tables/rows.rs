@@ -20,6 +20,7 @@ pub struct Texts {
     fixed: HashMap<&'static str, usize>,
     /// Of sampled frames: the function alone, or the whole stack.
     frames: HashMap<(u32, bool), usize>,
+    scopes: HashMap<u32, usize>,
 }
 
 impl Texts {
@@ -52,6 +53,15 @@ impl Texts {
             }
             false => self.add(frames.innermost(id)),
         }
+    }
+
+    fn scope(&mut self, record: &Record, scope: u32) -> Cell {
+        if let Some(known) = self.scopes.get(&scope) {
+            return Cell::Text(*known);
+        }
+        let new = self.all.len();
+        self.scopes.insert(scope, new);
+        self.add(&record.scope(scope))
     }
 
     fn fixed(&mut self, text: &'static str) -> Cell {
@@ -224,6 +234,7 @@ enum Source {
     Function,
     Stack,
     Domain,
+    Scope,
     Value,
     /// [`Source::Value`] is thousandths of it.
     Real,
@@ -257,6 +268,7 @@ impl Source {
             "function" => Self::Function,
             "stack" => Self::Stack,
             "domain" => Self::Domain,
+            "scope" => Self::Scope,
             "iteration" => Self::Iteration,
             "capturing" => Self::Capturing,
             "failed" => Self::Failed,
@@ -351,6 +363,9 @@ impl<'a> Items<'a> {
                 NO_STRING => Cell::Null,
                 domain => self.texts.string(self.record, domain),
             },
+            (Source::Scope, _) => item
+                .scope
+                .map_or(Cell::Null, |scope| self.texts.scope(self.record, scope)),
             (Source::Value, _) => item.value.into(),
             (Source::Real, _) => Cell::Real(item.value as f64 / 1e3),
             (Source::Iteration, _) => self.iterations.at(item.start).into(),

@@ -221,6 +221,7 @@ pub const TABLES: &[Table] = &[
             text("name"),
             int("correlation"),
             optional(int("iteration")),
+            optional(text("scope")),
         ],
     },
     Table {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::builder::Builder;
 use tllmprof_record::{
-    Anchor, Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, Info, Metric, RangeKind,
-    Taken, ThreadState, What,
+    Anchor, Batch, CallKind, ClockKind, CopyKind, Edge, Ended, Event, GraphState, Info, Metric,
+    RangeKind, Taken, ThreadState, What,
 };
 
 use super::{Seen, args};
@@ -454,6 +454,29 @@ fn samples(scene: &mut Scene, (tid, track): (u32, &str)) {
     }
 }
 
+/// In what the graph's first node was captured, and the second call was made.
+fn scopes(scene: &mut Scene) {
+    for (id, name) in [(1, "model.layers.3"), (2, "sample")] {
+        let name = scene.builder.string(scene.pid, name);
+        let parent = id - 1;
+        scene.write(scene.pid, 0, 0, What::Scope { id, parent, name });
+    }
+    let nodes = What::GraphNodes {
+        graph: 1,
+        first: 0,
+        count: 1,
+        scope: 1,
+    };
+    scene.write(scene.pid, 0, 0, nodes);
+    scene.write(scene.pid, 2_155 * US, 0, What::InScope { scope: 2 });
+    let exec = What::GraphExec {
+        state: Some(GraphState::Known),
+        exec: 4,
+        graph: 1,
+    };
+    scene.write(scene.pid, 3_000 * US, 0, exec);
+}
+
 fn gpu(scene: &mut Scene, tid: u32) {
     let (device, stream) = (1, 2);
     let spans = "GPU 1 stream 2 iterations";
@@ -465,13 +488,29 @@ fn gpu(scene: &mut Scene, tid: u32) {
         name,
         correlation,
     };
-    // A graph's nodes may run at once.
-    for (correlation, start, long) in [(7, 2_200, 100), (7, 2_250, 100), (8, 2_400, 3)] {
+    scopes(scene);
+    // A graph's nodes may run at once. The call of the second one was not followed.
+    for (correlation, start, long, node, scope) in [
+        (7, 2_200, 100, Some(0), "model.layers.3"),
+        (7, 2_250, 100, Some(1), ""),
+        (8, 2_400, 3, None, "model.layers.3/sample"),
+    ] {
         let (start, long) = (start * US + 1, long * US);
         scene.write(tid, start, long, kernel(correlation));
+        if let Some(node) = node {
+            let what = What::KernelNode {
+                device,
+                stream,
+                exec: 4,
+                node,
+            };
+            scene.write(tid, start, 0, what);
+        }
         let number = correlation.to_string();
         let seen = (work, "gemm", "kernel");
-        scene.note(seen, start, Some(long), &[("correlation", &number)]);
+        let args = [("correlation", &*number), ("scope", scope)];
+        let args = &args[..1 + usize::from(!scope.is_empty())];
+        scene.note(seen, start, Some(long), args);
     }
     let copy = What::GpuCopy {
         device,

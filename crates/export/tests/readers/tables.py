@@ -67,7 +67,7 @@ seen = rows(f"""
            'gpu' as category, start_ns, dur_ns, {args(number("iteration"))} as args from gpu_spans
     union all by name
     select host, 'GPU ' || device || ' stream ' || stream as track, name, 'kernel' as category, start_ns, dur_ns,
-           {args(number("correlation"), number("iteration"))} as args from kernels
+           {args(number("correlation"), number("iteration"), number("scope"))} as args from kernels
     union all by name
     select host, 'GPU ' || device || ' stream ' || stream as track,
            case kind when 'memset' then kind else 'memcpy ' || kind end as name,

@@ -29,6 +29,7 @@ pub const fn engine(rank: u64) -> Engine {
         stacks: 0,
         pauses: false,
         timed: 1,
+        scopes: false,
     }
 }
 
@@ -106,7 +107,7 @@ impl Shown {
 /// would be none.
 pub fn damaged(seed: u64) -> Vec<u8> {
     let mut engine = engine(0);
-    engine.windows = vec![(100, 130)];
+    (engine.windows, engine.scopes) = (vec![(100, 130)], true);
     let mut bytes = engine.record().0.bytes();
     let first = tllmprof_record::HEADER_BYTES + tllmprof_record::CHUNK_HEADER_BYTES;
     // Knuth's generator: the same damage each time.

@@ -1,7 +1,7 @@
 //! Page, text and JSON have one figure for each share.
 
 use serde_json::Value;
-use tllmprof_report::Share;
+use tllmprof_report::{Rate, Share, Time};
 
 use crate::common::{Shown, element};
 
@@ -100,7 +100,54 @@ pub fn are_the_same(shown: &Shown) -> Value {
             );
         }
     }
+    layers_are_the_same(process, in_page, &lines);
     json
+}
+
+/// Layers, what is in none and what is not known are all of the time; page and text have the rows of the JSON.
+fn layers_are_the_same(process: &Value, in_page: &Value, lines: &[&str]) {
+    let lists = ["layers", "layer_patterns", "layer_tree", "layers_unknown"];
+    for list in lists {
+        assert_eq!(in_page[list], process[list], "{list}");
+    }
+    let [layers, patterns, tree, unknown] = lists.map(|list| process[list].as_array().unwrap());
+    if layers.is_empty() && unknown.is_empty() {
+        return;
+    }
+    let all = sum(layers, |_| true) + sum(unknown, |_| true);
+    assert!((all - 1.0).abs() < EXACT, "{all}");
+    let outside = sum(layers, |row| row["name"] == "");
+    for rows in [patterns, tree] {
+        // Those that are in no other one.
+        let outermost = sum(rows, |row| row["depth"] == 0);
+        let known = 1.0 - outside - sum(unknown, |_| true);
+        assert!((outermost - known).abs() < EXACT, "{outermost} {known}");
+    }
+    let mut table = lines.iter().skip_while(|line| !line.starts_with("layers"));
+    assert!(table.next().is_some(), "{lines:#?}");
+    let mut around: Vec<(usize, String)> = Vec::new();
+    for line in table.take_while(|line| line.starts_with("  ")) {
+        let indent = line.len() - line.trim_start().len();
+        let words: Vec<_> = line.split_whitespace().collect();
+        around.retain(|(deep, _)| *deep < indent);
+        let outer = around.last().map_or("", |(_, name)| name);
+        let name = format!("{outer}{}", words[0]);
+        // A long name is cut.
+        let start = name.trim_end_matches('…').to_owned();
+        let is_it = |row: &&Value| row["name"].as_str().unwrap().starts_with(&start);
+        let figures = |row: &Value| {
+            let ns = |key: &str| Time(row[key].as_u64().unwrap()).to_string();
+            let kernels = Rate(row["kernels_a_step"].as_f64().unwrap());
+            let share = Share(row["share"].as_f64().unwrap());
+            let [step, each, gaps] = ["step_ns", "each_ns", "gap_ns"].map(ns);
+            let layers = &row["layers"];
+            format!("{layers} {kernels} {step} {each} {gaps} {share}")
+        };
+        let rows: Vec<_> = patterns.iter().filter(is_it).map(figures).collect();
+        assert!(rows.contains(&words[1..].join(" ")), "{line}\n{rows:#?}");
+        around.push((indent, name));
+    }
+    assert!(!around.is_empty(), "{lines:#?}");
 }
 
 /// Of the samples of stacks, text, page and JSON say how many there are and how much was rejected, of one process or of

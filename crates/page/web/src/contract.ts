@@ -157,6 +157,8 @@ export interface Process {
     layers: GpuLayer[];
     /** Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first. */
     layer_patterns: GpuLayerPattern[];
+    /** The same by whole names, each layer by itself: the 4096 longest. */
+    layer_tree: GpuLayerPattern[];
     /** Kernels whose layer is not known, by reason. */
     layers_unknown: UnknownGpuLayer[];
     /** Equal blocks of those kernels; `null`: there are none. */
@@ -530,9 +532,9 @@ export interface GpuLayer {
     share: number;
 }
 
-/** Layers whose names differ in numbers alone, with all that is within them. */
+/** Layers whose names differ in numbers alone, or a layer by its whole name, with all that is within. */
 export interface GpuLayerPattern {
-    /** The name with `*` for each number, such as `model.layers.*.self_attn`. */
+    /** The name, with `*` for each number where they are one row, such as `model.layers.*.self_attn`. */
     name: string;
     /** How many parts of the name are around it. Unit: parts. */
     depth: number;
@@ -544,6 +546,14 @@ export interface GpuLayerPattern {
     gpu_ns: number;
     /** What part of the time of all kernels that is. Unit: part of 1. */
     share: number;
+    /** How many kernels run in an iteration. Unit: per iteration. */
+    kernels_a_step: number;
+    /** What they take in an iteration. Unit: ns. */
+    step_ns: number;
+    /** What one of the layers takes in an iteration, all its calls together. Unit: ns. */
+    each_ns: number;
+    /** For how long in an iteration the GPU was idle between two kernels of one of these layers; `null`: not known. Unit: ns. */
+    gap_ns: number | null;
 }
 
 /** Kernels whose layer is not known. */

@@ -161,6 +161,8 @@ export interface Lane {
 export interface Track {
     place: Place; name: string; id: number; stream: number;
     start: Float64Array; dur: Float64Array; kind: Uint8Array; flags: Uint8Array; names: Uint32Array; value: Float64Array;
+    /** Of a stream's events one more than the number of the name of the scope; 0: it is not known, or it has none. */
+    scopes: Uint32Array;
     /** The table that `kind` has numbers of. */
     kinds: readonly Kind[];
     lanes: Lane[];
@@ -202,7 +204,8 @@ export async function readTimeline(place: number): Promise<Timeline | null> {
         const track: Track = {
             place: kind as Place, name: names[name], id, stream,
             start: from.differences(length), dur: from.floats(length), kind: from.bytes8(length),
-            flags: from.bytes8(length), names: from.words(length), value: from.floats(length), kinds, lanes: [],
+            flags: from.bytes8(length), names: from.words(length), value: from.floats(length),
+            scopes: kind === Place.Stream ? from.words(length) : new Uint32Array(), kinds, lanes: [],
         };
         track.lanes = lanes(track);
         tracks.push(track);

@@ -8,6 +8,7 @@ import { Data, Process, ProcessFigures } from "./contract";
 import { isTimed, Iterations, readArrivals, readIterations, readSkew, readTimeline, SkewSteps, Timeline } from "./data";
 import { button, card, el, themeSwitch } from "./dom";
 import { count, time } from "./format";
+import { layers } from "./layers";
 import { batches, facts, findings, ledger, rankCaption, rankTable, slowest, tables, verdict, windowName } from "./panels";
 import { phaseLegend, scatter } from "./phases";
 import { replaced, routing } from "./routing";
@@ -26,7 +27,7 @@ let steps: SkewSteps;
 /** The parts of the page that are those of one process. */
 const parts = {
     choice: el("div", { class: "choice", role: "group", "aria-label": "Colours of iterations" }), key: el("div"), verdict: el("div"), ledger: el("div"), times: el("div", { class: "chart" }), distribution: el("div", { class: "chart" }),
-    batches: el("div"), stacks: el("div"), ranks: el("div"), arrivals: el("div", { hidden: "" }), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
+    batches: el("div"), stacks: el("div"), ranks: el("div"), arrivals: el("div", { hidden: "" }), layers: el("div"), routing: el("div"), tables: el("div", { class: "tables" }), facts: el("div"),
 };
 
 function head(): HTMLElement {
@@ -53,7 +54,7 @@ function layout() {
             chosen,
             card("Distribution", "", parts.distribution, el("div", { id: "quantiles" }))),
         parts.batches, parts.stacks, ...(several ? [parts.ranks, parts.arrivals] : []),
-        card("Timeline", "", view.root), parts.routing, parts.tables, parts.facts);
+        card("Timeline", "", view.root), parts.layers, parts.routing, parts.tables, parts.facts);
     document.body.append(head(), main);
 }
 
@@ -107,6 +108,9 @@ async function show(place: number) {
     const sampled = stacks(process);
     parts.stacks.hidden = !sampled;
     parts.stacks.replaceChildren(...(sampled ? [sampled] : []));
+    const layered = layers(process, (text) => view.search(text));
+    parts.layers.hidden = !layered;
+    parts.layers.replaceChildren(...(layered ? [layered] : []));
     const routed = routing(data, place);
     parts.routing.hidden = !routed;
     parts.routing.replaceChildren(...(routed ? [routed] : []));

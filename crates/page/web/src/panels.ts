@@ -114,7 +114,7 @@ export function findings(report: Report): HTMLElement {
     return made;
 }
 
-type Cell = string | Node;
+export type Cell = string | Node;
 
 export function table(heads: string[], rows: Cell[][], words = 1): HTMLElement {
     const align = (at: number): Record<string, string> => (at < words ? {} : { class: "number" });

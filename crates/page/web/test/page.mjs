@@ -755,6 +755,59 @@ for (const colorScheme of ["light", "dark"]) {
     });
 }
 
+// Layers: a tree and an icicle with the report's figures, and the way to their kernels in the timeline.
+for (const colorScheme of ["light", "dark"]) {
+    await open("layers", { colorScheme }, async (page) => {
+        const { layer_patterns: together, layer_tree: each, layers_unknown: unknown, kernels } = report("layers").processes[0];
+        const named = (rows, name) => rows.find((row) => row.name === name);
+        const rows = await rowsOf(page, "Layers");
+        const row = (name) => rows.find(([first]) => first === name);
+        // A row is called by what is not in the one around it; what is no more than what is within it is left out.
+        for (const [shown, name] of [["model.layers.*", "model.layers.*"], [".mlp", "model.layers.*.mlp"], [".down_proj", "model.layers.*.mlp.down_proj"], ["sampler", "sampler"]]) {
+            const of = named(together, name);
+            const [, share, step, layers, one, gaps, count, total] = row(shown);
+            assert.deepEqual([share, layers], [percent(of.share), of.layers.toLocaleString("en-US")], name);
+            for (const [text, ns] of [[step, of.step_ns], [one, of.each_ns], [gaps, of.gap_ns], [total, of.gpu_ns]]) ns ? isTime(text, ns) : assert.equal(text, "0");
+            assert.equal(Number(count), Number(of.kernels_a_step.toPrecision(3)), name);
+        }
+        assert.ok(!row("model") && !row("model.layers"));
+        const card = page.locator("section.card", { has: page.locator("#h-layers") });
+        const text = await card.textContent();
+        assert.ok(text.includes(`layer not known: ${percent(unknown[0].share)}`) && text.includes(unknown[0].why), text);
+
+        const block = (name) => card.locator(".flames button", { hasText: new RegExp(`^${name}$`) }).first();
+        const wide = async (name) => (await block(name).boundingBox()).width;
+        const all = await wide("model");
+        assert.ok(Math.abs(await wide("mlp") / all - named(together, "model.layers.*.mlp").gpu_ns / named(together, "model").gpu_ns) < 0.01);
+        assert.equal(await card.getByRole("button", { name: "Find in the timeline" }).isVisible(), false);
+        await block("self_attn").click();
+        // What is beside it is under a hundredth.
+        assert.ok(Math.abs(await wide("self_attn") / all - 1) < 0.01);
+        const attention = named(together, "model.layers.*.self_attn");
+        assert.ok((await page.textContent(".flames-said b")).startsWith(`model.layers.*.self_attn: ${percent(attention.share)}, `));
+
+        // The timeline finds the kernels of a layer, and says of each which one it is in.
+        const found = async () => Number((await page.textContent(".hits")).replace(/^.* of /, "").replace(/,/g, ""));
+        await card.getByRole("button", { name: "Find in the timeline" }).click();
+        assert.equal(await found(), attention.kernels);
+        assert.match(await page.textContent(".timeline .status"), / in model\.layers\.0\.self_attn\.\w+ /);
+        await page.fill(".timeline input", "layer:model.layers.1");
+        const one = named(each, "model.layers.1");
+        assert.equal(await page.textContent(".hits"), `${one.kernels.toLocaleString("en-US")} found`);
+        assert.ok(kernels.length > 0 && one.kernels > 0);
+        await select(page, "vllm::act_and_mul_kernel", named(together, "model.layers.*.mlp.act_fn").layers + 1);
+        assert.match(await page.textContent(".timeline .status"), /its layer is not known/);
+
+        // Each layer by itself, in the order of their numbers; and only the outer ones.
+        await card.getByRole("button", { name: "each layer" }).click();
+        const numbers = await card.locator(".flames button", { hasText: /^\d+$/ }).allTextContents();
+        assert.deepEqual(numbers, Array.from({ length: 12 }, (_, n) => String(n)));
+        await card.locator("select").selectOption("1");
+        assert.deepEqual((await rowsOf(page, "Layers")).map(([name]) => name), ["model", "sampler"]);
+        assert.equal(await block("layers").count(), 0);
+    });
+}
+
 // Few samples tell no functions apart.
 await open("few", {}, async (page) => {
     assert.match(await page.textContent("main"), /Functions are distinguished from 200 samples on/);

@@ -32,6 +32,8 @@ struct JsonComparison<'a> {
     kernels: Vec<JsonPart<'a>>,
     /// Of how many iterations those are, of both runs.
     kernels_of: [u64; 2],
+    /// The innermost layers that explain the difference, of the same iterations.
+    layers: Vec<JsonPart<'a>>,
     /// By sampled stacks, those that differ by more than chance.
     functions: Vec<JsonPart<'a>>,
     functions_of: [u64; 2],
@@ -137,6 +139,12 @@ impl<'a> JsonComparison<'a> {
             other_ns: kernel.other,
             change: kernel.change.map(JsonChange::of),
         });
+        let layers = comparison.layers.iter().map(|layer| JsonPart {
+            name: &layer.name,
+            base_ns: layer.base,
+            other_ns: layer.other,
+            change: layer.change.map(JsonChange::of),
+        });
         let functions = comparison.functions.iter().map(|function| JsonPart {
             name: &function.name,
             base_ns: function.base,
@@ -168,6 +176,7 @@ impl<'a> JsonComparison<'a> {
             measures: measures.collect(),
             kernels: kernels.collect(),
             kernels_of: comparison.kernels_of,
+            layers: layers.collect(),
             functions: functions.collect(),
             functions_of: comparison.functions_of,
             ranks: ranks.collect(),

@@ -1,5 +1,6 @@
 //! Which kernels take longer, or are new.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::bootstrap::{Change, Statistic, changes as series_changes};
@@ -26,12 +27,16 @@ pub fn steps(process: &Process) -> u64 {
     process.kernel_window.map_or(0, |sum| sum.iterations)
 }
 
+/// Whether it is known how long kernels took in iterations: a driver may not say.
+pub fn has_times(process: &Process) -> bool {
+    let sum = process.kernel_window.as_ref();
+    sum.is_some_and(|sum| sum.iterations > 0 && sum.has_times())
+}
+
 /// The kernels that differ most, by what they take in an iteration.
 pub fn changes(processes: [&Process; 2]) -> Vec<KernelChange> {
     let steps = processes.map(steps);
-    // Where the driver did not say how long kernels took, nothing is known of their times.
-    let has_times = |process: &Process| process.kernel_window.is_some_and(|sum| sum.has_times());
-    if steps.contains(&0) || !processes.into_iter().all(has_times) {
+    if !processes.into_iter().all(has_times) {
         return Vec::new();
     }
     let mut by_name: BTreeMap<&str, [Option<&KernelTotal>; 2]> = BTreeMap::new();
@@ -55,36 +60,51 @@ pub fn changes(processes: [&Process; 2]) -> Vec<KernelChange> {
             short_name: crate::kernel_name::short(name),
             base,
             other,
-            change: change(sides, steps),
+            change: change(sides.map(|kernel| kernel.map(Part::of)), steps),
         })
         .collect()
 }
 
-fn change(sides: [Option<&KernelTotal>; 2], steps: [u64; 2]) -> Option<Change> {
+/// What kernels of one kind take.
+#[derive(Debug)]
+pub struct Part<'a> {
+    pub ns: u64,
+    /// In each iteration, by its place, which may be there more than once; `None`: that is not known.
+    pub by_step: Option<Cow<'a, [(u32, u64)]>>,
+}
+
+impl<'a> Part<'a> {
+    fn of(kernel: &'a KernelTotal) -> Self {
+        Self {
+            ns: kernel.total,
+            by_step: kernel.by_step.as_deref().map(Cow::Borrowed),
+        }
+    }
+
+    /// What they took in each iteration; `None` where that is not known, or was outside iterations.
+    fn series(&self, steps: u64) -> Option<Vec<f64>> {
+        let mut series = vec![0.0; usize::try_from(steps).ok()?];
+        for (step, ns) in self.by_step.as_ref()?.iter() {
+            *series.get_mut(*step as usize)? += *ns as f64;
+        }
+        series.iter().any(|ns| *ns > 0.0).then_some(series)
+    }
+}
+
+/// How much a part of both runs differs; `None` where one of them lacks it.
+pub fn change(sides: [Option<Part<'_>>; 2], steps: [u64; 2]) -> Option<Change> {
     let [Some(base), Some(other)] = sides else {
         return None;
     };
-    let [base_series, other_series] =
-        [(base, steps[0]), (other, steps[1])].map(|(kernel, steps)| series(kernel, steps));
-    match (base_series, other_series) {
+    match (base.series(steps[0]), other.series(steps[1])) {
         (Some(base), Some(other)) => Some(series_changes(&base, &other, &[Statistic::Mean])[0]),
         _ => {
-            let relative = (other.total as f64 / steps[1] as f64)
-                / (base.total as f64 / steps[0] as f64)
-                - 1.0;
+            let relative =
+                (other.ns as f64 / steps[1] as f64) / (base.ns as f64 / steps[0] as f64) - 1.0;
             Some(Change {
                 relative,
                 interval: None,
             })
         }
     }
-}
-
-/// What kernels took in each iteration; `None` where that is not known, or was outside iterations.
-fn series(kernel: &KernelTotal, steps: u64) -> Option<Vec<f64>> {
-    let mut series = vec![0.0; usize::try_from(steps).ok()?];
-    for (step, ns) in kernel.by_step.as_ref()? {
-        *series.get_mut(*step as usize)? += *ns as f64;
-    }
-    series.iter().any(|ns| *ns > 0.0).then_some(series)
 }

@@ -8,6 +8,7 @@ mod bootstrap;
 mod functions;
 mod json;
 mod kernels;
+mod layers;
 mod mix;
 mod notes;
 mod pace;
@@ -22,6 +23,7 @@ use crate::process::Process;
 use bootstrap::{Change, Statistic, changes};
 use functions::FunctionChange;
 use kernels::KernelChange;
+use layers::LayerChange;
 use pace::{Gpu, Pace, Which};
 
 /// A difference below this part is none, however sure.
@@ -43,6 +45,8 @@ pub struct Comparison {
     kernels: Vec<KernelChange>,
     /// Of how many iterations those are, of both runs.
     kernels_of: [u64; 2],
+    /// Of the same iterations.
+    layers: Vec<LayerChange>,
     functions: Vec<FunctionChange>,
     functions_of: [u64; 2],
     ranks: Vec<RankChange>,
@@ -138,7 +142,7 @@ impl Comparison {
         });
         let mut notes = notes::of(&runs, &base_side, &other_side, which);
         let mut measures = Vec::new();
-        let (mut kernels, mut functions) = (Vec::new(), Vec::new());
+        let (mut kernels, mut layers, mut functions) = (Vec::new(), Vec::new(), Vec::new());
         let [mut kernels_of, mut functions_of] = [[0; 2]; 2];
         if let ([Some(a), Some(b)], true) = (slowest, is_comparable) {
             let processes = [runs[0][&a], runs[1][&b]];
@@ -151,6 +155,10 @@ impl Comparison {
             kernels_of = processes.map(kernels::steps);
             functions_of = processes.map(|process| process.ledger.host_iterations);
             kernels = kernels::changes(processes);
+            layers = layers::changes(processes);
+            if !layers.is_empty() {
+                notes.extend(layers::unknown(processes));
+            }
             functions = functions::changes(processes);
         }
         let verdict = match is_comparable {
@@ -167,6 +175,7 @@ impl Comparison {
             measures,
             kernels,
             kernels_of,
+            layers,
             functions,
             functions_of,
             ranks: if several {

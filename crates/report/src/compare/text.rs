@@ -29,6 +29,7 @@ impl Comparison {
         lines.blank();
         self.table(&mut lines);
         self.kernels(&mut lines);
+        self.layers(&mut lines);
         self.functions(&mut lines);
         self.ranks(&mut lines);
         lines.blank();
@@ -83,6 +84,13 @@ impl Comparison {
         let kernels = kernels.map(|one| (&*one.short_name, one.base, one.other, one.change));
         let heading = format!("kernel, time a step{}", of(self.kernels_of));
         parts(&heading, &kernels.collect::<Vec<_>>(), lines);
+    }
+
+    fn layers(&self, lines: &mut Lines) {
+        let layers = self.layers.iter();
+        let layers = layers.map(|one| (&*one.name, one.base, one.other, one.change));
+        let heading = format!("layer, time a step{}", of(self.kernels_of));
+        parts(&heading, &layers.collect::<Vec<_>>(), lines);
     }
 
     fn functions(&self, lines: &mut Lines) {

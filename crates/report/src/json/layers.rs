@@ -22,11 +22,11 @@ pub struct JsonLayer<'a> {
     share: f64,
 }
 
-/// Layers whose names differ in numbers alone, with all that is within them.
+/// Layers whose names differ in numbers alone, or a layer by its whole name, with all that is within.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "GpuLayerPattern")]
 pub struct JsonPattern<'a> {
-    /// The name with `*` for each number, such as `model.layers.*.self_attn`.
+    /// The name, with `*` for each number where they are one row, such as `model.layers.*.self_attn`.
     name: &'a str,
     /// How many parts of the name are around it.
     #[schemars(extend("unit" = "parts"))]
@@ -42,6 +42,15 @@ pub struct JsonPattern<'a> {
     /// What part of the time of all kernels that is.
     #[schemars(extend("unit" = "part of 1"))]
     share: f64,
+    /// How many kernels run in an iteration.
+    #[schemars(extend("unit" = "per iteration"))]
+    kernels_a_step: f64,
+    /// What they take in an iteration.
+    step_ns: u64,
+    /// What one of the layers takes in an iteration, all its calls together.
+    each_ns: u64,
+    /// For how long in an iteration the GPU was idle between two kernels of one of these layers; `null`: not known.
+    gap_ns: Option<u64>,
 }
 
 /// Kernels whose layer is not known.
@@ -73,7 +82,8 @@ impl<'a> JsonLayer<'a> {
 }
 
 impl<'a> JsonPattern<'a> {
-    pub fn all(layers: &'a Layers) -> Vec<Self> {
+    /// Of rows of these layers.
+    pub fn all(layers: &'a Layers, rows: &'a [Pattern]) -> Vec<Self> {
         let row = |row: &'a Pattern| Self {
             name: &row.name,
             depth: row.depth,
@@ -81,8 +91,12 @@ impl<'a> JsonPattern<'a> {
             kernels: row.kernels,
             gpu_ns: row.ns,
             share: layers.share(row.ns),
+            kernels_a_step: layers.kernels_a_step(row.kernels),
+            step_ns: layers.a_step(row.ns),
+            each_ns: layers.each(row),
+            gap_ns: layers.gaps(row).map(|ns| layers.a_step(ns)),
         };
-        layers.patterns.iter().map(row).collect()
+        rows.iter().map(row).collect()
     }
 }
 

@@ -123,6 +123,8 @@ pub struct JsonProcess<'a> {
     layers: Vec<JsonLayer<'a>>,
     /// Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first.
     layer_patterns: Vec<JsonPattern<'a>>,
+    /// The same by whole names, each layer by itself: the 4096 longest.
+    layer_tree: Vec<JsonPattern<'a>>,
     /// Kernels whose layer is not known, by reason.
     layers_unknown: Vec<JsonUnknown>,
     /// Equal blocks of those kernels; `null`: there are none.
@@ -515,7 +517,12 @@ impl<'a> JsonProcess<'a> {
             layer_patterns: process
                 .layers
                 .as_ref()
-                .map(JsonPattern::all)
+                .map(|layers| JsonPattern::all(layers, &layers.patterns))
+                .unwrap_or_default(),
+            layer_tree: process
+                .layers
+                .as_ref()
+                .map(|layers| JsonPattern::all(layers, &layers.tree))
                 .unwrap_or_default(),
             layers_unknown: process
                 .layers

@@ -146,6 +146,8 @@ pub struct Kernels {
     pub busiest: Option<Did>,
     /// Blocks of kernels that repeat in these iterations.
     pub blocks: Option<Blocks>,
+    /// Of each iteration, by its place, its number among those in which kernels were taken and that count.
+    pub numbers: Vec<Option<u32>>,
     pub left_out: u64,
 }
 

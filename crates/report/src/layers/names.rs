@@ -12,6 +12,8 @@ pub struct Pattern {
     pub layers: u64,
     pub kernels: u64,
     pub ns: u64,
+    /// For how long the GPU was idle between two kernels of one of these layers, in the same iteration.
+    pub gaps: u64,
 }
 
 /// A scope's path as one name. A torch module's qualified name has those of the modules around it in it.
@@ -45,7 +47,7 @@ fn prefixes(name: &str) -> impl Iterator<Item = &str> {
 }
 
 /// The name with `*` for each part that is a number.
-fn starred(name: &str) -> String {
+pub fn starred(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for part in name.split_inclusive(['/', '.']) {
         let text = part.trim_end_matches(['/', '.']);
@@ -58,19 +60,40 @@ fn starred(name: &str) -> String {
     out
 }
 
-/// The patterns of layers, a tree: what is within one comes behind it, the longest first.
-pub fn patterns(by_name: &BTreeMap<String, (u64, u64)>) -> Vec<Pattern> {
+/// The innermost layer that both of these are, or lie in; empty: there is none.
+pub fn around<'a>(name: &'a str, other: &str) -> &'a str {
+    let mut found = "";
+    for prefix in prefixes(name) {
+        let rest = other.strip_prefix(prefix);
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.'])) {
+            found = prefix;
+        }
+    }
+    found
+}
+
+/// The patterns of layers, a tree: what is within one comes behind it, the longest first. `gaps` has the idle time in the
+/// innermost layer, `of` makes a name a pattern's.
+pub fn patterns(
+    by_name: &BTreeMap<String, (u64, u64)>,
+    gaps: &BTreeMap<&str, u64>,
+    of: impl Fn(&str) -> String,
+) -> Vec<Pattern> {
     // Each prefix of a name once, so that layers of a pattern are counted.
-    let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for (name, (kernels, ns)) in by_name {
+    let mut sums: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
+    let kernels = by_name.iter().map(|(name, sum)| (&**name, (*sum, 0)));
+    let gaps = gaps.iter().map(|(name, gap)| (*name, ((0, 0), *gap)));
+    for (name, ((kernels, ns), gap)) in kernels.chain(gaps) {
         for prefix in prefixes(name).filter(|prefix| !prefix.is_empty()) {
             let sum = sums.entry(prefix).or_default();
-            *sum = (sum.0 + kernels, sum.1.saturating_add(*ns));
+            sum.0 += kernels;
+            sum.1 = sum.1.saturating_add(ns);
+            sum.2 = sum.2.saturating_add(gap);
         }
     }
     let mut found: BTreeMap<String, Pattern> = BTreeMap::new();
-    for (prefix, (kernels, ns)) in sums {
-        let name = starred(prefix);
+    for (prefix, (kernels, ns, gaps)) in sums {
+        let name = of(prefix);
         let depth = name.matches(['/', '.']).count();
         let pattern = found.entry(name.clone()).or_insert(Pattern {
             name,
@@ -78,17 +101,34 @@ pub fn patterns(by_name: &BTreeMap<String, (u64, u64)>) -> Vec<Pattern> {
             layers: 0,
             kernels: 0,
             ns: 0,
+            gaps: 0,
         });
         pattern.layers += 1;
         pattern.kernels += kernels;
         pattern.ns = pattern.ns.saturating_add(ns);
+        pattern.gaps = pattern.gaps.saturating_add(gaps);
     }
     let mut rows = Vec::with_capacity(found.len());
     below("", &found, &mut rows);
     rows
 }
 
-/// Adds what is right below `around`, the longest first, each with what is below it.
+/// So many of a tree's rows, the longest: with each the ones around it.
+pub fn largest(mut tree: Vec<Pattern>, most: usize) -> Vec<Pattern> {
+    if tree.len() > most {
+        let mut order: Vec<_> = (0..tree.len()).collect();
+        // What is around a row is as long at least, and comes before it.
+        order.sort_by_key(|at| (std::cmp::Reverse(tree[*at].ns), *at));
+        order.truncate(most);
+        order.sort_unstable();
+        let mut kept = order.into_iter().peekable();
+        let mut at = 0..;
+        tree.retain(|_| kept.next_if(|next| Some(*next) == at.next()).is_some());
+    }
+    tree
+}
+
+/// Adds what is right below `around`, the longest or lowest number first, each with what is below it.
 fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern>) {
     let is_below = |name: &str| {
         let rest = match around {
@@ -105,7 +145,15 @@ fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern
         .take_while(|pattern| pattern.name.starts_with(around))
         .filter(|pattern| is_below(&pattern.name))
         .collect();
-    here.sort_by(|a, b| (b.ns, &a.name).cmp(&(a.ns, &b.name)));
+    // Numbered layers are in the order of their numbers.
+    let number = |of: &Pattern| -> Option<u64> {
+        let (_, last) = of.name.rsplit_once(['/', '.'])?;
+        last.parse().ok()
+    };
+    match here.iter().all(|row| number(row).is_some()) {
+        true => here.sort_by_key(|row| number(row)),
+        false => here.sort_by(|a, b| (b.ns, &a.name).cmp(&(a.ns, &b.name))),
+    }
     for pattern in here {
         rows.push(pattern.clone());
         below(&pattern.name, found, rows);
@@ -146,28 +194,40 @@ mod tests {
             ("", (1, 9)),
         ];
         let by_name = rows.map(|(name, sum)| (name.to_owned(), sum)).into();
-        let found = patterns(&by_name);
-        let found: Vec<_> = found
-            .iter()
-            .map(|row| {
-                (
-                    row.name.as_str(),
-                    row.depth,
-                    row.layers,
-                    row.kernels,
-                    row.ns,
-                )
-            })
-            .collect();
+        let gaps = [("m.layers.0.attn", 2), ("m.layers", 1), ("", 5)].into();
+        let found = patterns(&by_name, &gaps, starred);
+        let of = |row: &Pattern| {
+            let name = row.name.clone();
+            (name, row.depth, row.layers, row.kernels, row.ns, row.gaps)
+        };
+        let found: Vec<_> = found.iter().map(of).collect();
         let expected = [
-            ("m", 0, 1, 6, 187),
-            ("m.layers", 1, 1, 5, 180),
-            ("m.layers.*", 2, 2, 5, 180),
-            ("m.layers.*.mlp", 3, 1, 1, 100),
-            ("m.layers.*.mlp/act2", 4, 1, 1, 100),
-            ("m.layers.*.attn", 3, 2, 4, 80),
-            ("m.head", 1, 1, 1, 7),
+            ("m", 0, 1, 6, 187, 3),
+            ("m.layers", 1, 1, 5, 180, 3),
+            ("m.layers.*", 2, 2, 5, 180, 2),
+            ("m.layers.*.mlp", 3, 1, 1, 100, 0),
+            ("m.layers.*.mlp/act2", 4, 1, 1, 100, 0),
+            ("m.layers.*.attn", 3, 2, 4, 80, 2),
+            ("m.head", 1, 1, 1, 7, 0),
         ];
+        let expected = expected.map(|(name, a, b, c, d, e)| (name.to_owned(), a, b, c, d, e));
         assert_eq!(found, expected);
+        let tree = patterns(&by_name, &gaps, str::to_owned);
+        let names =
+            |tree: &[Pattern]| -> Vec<_> { tree.iter().map(|row| row.name.clone()).collect() };
+        let longest = ["m", "m.layers", "m.layers.1", "m.layers.1.mlp"];
+        assert_eq!(names(&largest(tree.clone(), 4)), longest);
+        assert_eq!(largest(tree.clone(), 99), tree);
+        assert_eq!(tree.len(), 9);
+    }
+
+    #[test]
+    fn what_is_around_two_layers_ends_where_a_part_does() {
+        let of = |name, other| around(name, other).to_owned();
+        assert_eq!(of("m.layers.1.attn", "m.layers.10.attn"), "m.layers");
+        assert_eq!(of("m.layers.1", "m.layers.1/act"), "m.layers.1");
+        assert_eq!(of("m.a", "m.a"), "m.a");
+        assert_eq!(of("a", "b"), "");
+        assert_eq!(of("", "b"), "");
     }
 }

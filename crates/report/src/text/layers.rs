@@ -71,6 +71,15 @@ fn known(layers: &Layers, figure: String) -> String {
     }
 }
 
+/// The idle time between a row's kernels in an iteration.
+fn gaps(layers: &Layers, row: &Pattern) -> String {
+    let gaps = layers.gaps(row);
+    gaps.map_or_else(
+        || UNKNOWN.to_owned(),
+        |ns| Time(layers.a_step(ns)).to_string(),
+    )
+}
+
 /// How many rows it has.
 pub fn rows(process: &Process) -> usize {
     let layers = process.layers.as_ref();
@@ -96,10 +105,6 @@ pub fn layers(process: &Process, most: usize, lines: &mut Lines) {
     let Some(layers) = process.layers.as_ref().filter(|layers| layers.kernels > 0) else {
         return;
     };
-    let steps = process
-        .kernel_window
-        .map_or(1, |taken| taken.iterations)
-        .max(1);
     let mut rows: Vec<_> = shown(layers).into_iter().enumerate().collect();
     let all = rows.len();
     rows.sort_by_key(|(_, row)| std::cmp::Reverse(row.ns));
@@ -111,21 +116,38 @@ pub fn layers(process: &Process, most: usize, lines: &mut Lines) {
     };
     if all > 0 {
         lines.heading(format_args!(
-            "{:<42}{:>8}{:>10}{:>10}{:>10}",
+            "{:<29}{:>7}{:>9}{:>9}{:>9}{:>9}{:>8}",
             format!("layers{more}"),
             "layers",
             "kernels",
             "a step",
+            "each",
+            "gaps",
             "of all"
         ));
     }
+    // What is around the row, of those that are shown.
+    let mut around: Vec<&str> = Vec::new();
     for (_, row) in rows {
-        let name = lines.name(&row.name, 40);
+        let within = |around: &&str| {
+            let rest = row.name.strip_prefix(around)?;
+            rest.starts_with(['/', '.']).then_some(rest)
+        };
+        while around.last().is_some_and(|last| within(last).is_none()) {
+            around.pop();
+        }
+        let rest = around.last().and_then(within).unwrap_or(&row.name);
+        let indent = 2 + 2 * around.len();
+        around.push(&row.name);
+        let name = lines.name(rest, 28_usize.saturating_sub(indent));
         lines.add(format_args!(
-            "  {name:<40}{:>8}{:>10}{:>10}{:>10}",
+            "{:<29}{:>7}{:>9}{:>9}{:>9}{:>9}{:>8}",
+            format!("{:indent$}{name}", ""),
             row.layers,
-            Rate(row.kernels as f64 / steps as f64).to_string(),
-            known(layers, Time(row.ns / steps).to_string()),
+            Rate(layers.kernels_a_step(row.kernels)).to_string(),
+            known(layers, Time(layers.a_step(row.ns)).to_string()),
+            known(layers, Time(layers.each(row)).to_string()),
+            gaps(layers, row),
             known(layers, Share(layers.share(row.ns)).to_string()),
         ));
     }

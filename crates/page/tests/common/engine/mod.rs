@@ -11,7 +11,7 @@ use tllmprof_record::{
     Batch, ClockKind, CopyKind, Counter, Edge, Ended, Event, Info, Metric, Taken, ThreadState, What,
 };
 
-use writing::{Names, Writing};
+use writing::{Names, Writing, scope_of};
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -79,6 +79,8 @@ pub struct Engine {
     pub pauses: bool,
     /// GPU times are taken in one block of eight iterations in so many, from each window's first iteration on.
     pub timed: u64,
+    /// The scopes of kernels are known, but for one kernel of its graph.
+    pub scopes: bool,
 }
 
 /// The record that the command writes beside: metrics of a GPU.
@@ -194,7 +196,11 @@ impl Engine {
             main,
             events: 0,
             launches: 0,
+            has_scopes: self.scopes,
         };
+        if self.scopes {
+            writing.scopes(self.layers);
+        }
         self.facts(&mut writing);
         self.routing(&mut writing);
         let mut now = START;
@@ -225,6 +231,9 @@ impl Engine {
         }
         if self.stacks > 0 {
             writing.frames();
+        }
+        if self.scopes {
+            writing.graph(now);
         }
         let header = writing.builder.header();
         header.set(Counter::Iterations, n);
@@ -282,6 +291,7 @@ impl Engine {
         for layer in 0..self.layers {
             let layer_start = now;
             for (kernel, (_, long)) in KERNELS.iter().enumerate() {
+                to.enter(now, scope_of(layer, kernel));
                 to.call(now, 5 * US, KERNEL);
                 // Rank 2 computes slowly; and the GPU runs behind the host.
                 let slow = if self.rank == 2 { 12 } else { 10 };
@@ -309,7 +319,9 @@ impl Engine {
         if kernels {
             // The graph's.
             to.kernel(gpu, 3 * US, 2);
+            to.node(gpu, 0);
             to.kernel(gpu + 4 * US, 2 * US, 3);
+            to.node(gpu + 4 * US, 1);
         }
         let end_of_work = gpu + 8 * US;
         let wait = sample + 60 * US;

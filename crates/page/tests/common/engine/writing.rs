@@ -1,7 +1,7 @@
 //! What an engine's record is written with.
 
 use tllmprof_record::builder::Builder;
-use tllmprof_record::{CopyKind, Edge, Event, RangeKind, StringId, What};
+use tllmprof_record::{CopyKind, Edge, Event, GraphState, RangeKind, StringId, What};
 
 use super::{MAIN, START, US};
 
@@ -22,6 +22,25 @@ pub struct Writing {
     pub events: u64,
     /// Launches so far.
     pub launches: u32,
+    pub has_scopes: bool,
+}
+
+/// The modules of a layer that launch its kernels, in the order of the kernels.
+const MODULES: [&str; 6] = [
+    "self_attn.attn",
+    "mlp.down_proj",
+    "input_layernorm",
+    "mlp.act_fn",
+    "mlp",
+    "self_attn.rotary_emb",
+];
+
+/// The scope of the graph's first kernel; that of its second is not known.
+const SAMPLE: u32 = 1;
+
+/// The scope of a layer's kernel.
+pub const fn scope_of(layer: u64, kernel: usize) -> u32 {
+    SAMPLE + 1 + (layer * MODULES.len() as u64) as u32 + kernel as u32
 }
 
 /// Functions of sampled stacks, each with the place of its caller.
@@ -69,6 +88,65 @@ impl Writing {
             let name = self.builder.string(sampler, name);
             let what = What::Frame { id, parent, name };
             self.builder.push(sampler, &Event::new(START, 0, what));
+        }
+    }
+
+    /// The scopes of the model's layers.
+    pub fn scopes(&mut self, layers: u64) {
+        let mut scope = |id, name: &str| {
+            let name = self.builder.string(self.main, name);
+            let what = What::Scope {
+                id,
+                parent: 0,
+                name,
+            };
+            self.builder.push(self.main, &Event::new(START, 0, what));
+        };
+        scope(SAMPLE, "sampler");
+        for layer in 0..layers {
+            for (kernel, module) in MODULES.iter().enumerate() {
+                let name = format!("model.layers.{layer}.{module}");
+                scope(scope_of(layer, kernel), &name);
+            }
+        }
+    }
+
+    /// From here on the main thread launches in a scope.
+    pub fn enter(&mut self, at: u64, scope: u32) {
+        if self.has_scopes {
+            let what = What::InScope { scope };
+            self.builder.push(self.main, &Event::new(at, 0, what));
+        }
+    }
+
+    /// The kernel that was written last was a node of the graph.
+    pub fn node(&mut self, start: u64, node: u32) {
+        if self.has_scopes {
+            let what = What::KernelNode {
+                device: 0,
+                stream: MAIN as u16,
+                exec: 1,
+                node,
+            };
+            self.builder.push(self.main, &Event::new(start, 0, what));
+        }
+    }
+
+    /// What is known of the graph.
+    pub fn graph(&mut self, at: u64) {
+        let nodes = What::GraphNodes {
+            graph: 1,
+            first: 0,
+            count: 1,
+            scope: SAMPLE,
+        };
+        let exec = What::GraphExec {
+            state: Some(GraphState::Known),
+            exec: 1,
+            graph: 1,
+        };
+        for what in [nodes, exec] {
+            self.builder.push(self.main, &Event::new(at, 0, what));
         }
     }
 

@@ -35,6 +35,10 @@ export function describe(scene: Scene, links: () => Links, place: Spot): string[
         if (length > 0) parts.push(`${bytes((value / length) * 1e9)}/s`);
     } else if (kind.value === "iteration") parts.push(`iteration ${value}`);
     else if (kind.value) parts.push(`${kind.value} ${count(value)}`);
+    if (kind.end === "kernel" && scene.layered) {
+        const scope = track.scopes[place.event];
+        parts.push(scope ? (scene.names[scope - 1] ? `in ${scene.names[scope - 1]}` : "in no layer") : "its layer is not known");
+    }
     if (kind.end) parts.push(...launched(scene, links(), place));
     if (flags & Flag.Cut) parts.push("cut off");
     if (flags & Flag.Failed) parts.push("failed");

@@ -6,6 +6,7 @@ import { colour } from "../dom";
 import { moment, time } from "../format";
 import { Place } from "../kinds";
 import { AXIS, Row } from "./rows";
+import { isFound } from "./search";
 
 /** What part of time is seen, and where: `from` lies at `left`, `to` at `left + width`. In ns, and CSS pixels. */
 export interface View { from: number; to: number; left: number; width: number; height: number; top: number }
@@ -15,6 +16,8 @@ export interface Scene {
     iterations: Iterations;
     names: string[];
     labels: string[];
+    /** Kernels have layers. */
+    layered: boolean;
     /** What the axis counts from. */
     origin: number;
     hovered: Spot | null;
@@ -154,7 +157,7 @@ function matches(
     let drawn = -Infinity;
     for (let at = Math.max(0, above(lane.starts, from) - 1); at < lane.starts.length && lane.starts[at] < to; at++) {
         const event = lane.events[at];
-        if (!found[track.names[event]]) continue;
+        if (!isFound(found, track, event)) continue;
         const x = Math.max(left - 2, left + (lane.starts[at] - from) * scale);
         const wide = Math.max(2, Math.min(track.dur[event] * scale, left + width - x));
         if (x + wide <= drawn) continue;

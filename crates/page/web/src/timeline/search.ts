@@ -1,6 +1,6 @@
 // Finding events by name.
 
-import { Timeline } from "../data";
+import { Timeline, Track } from "../data";
 import { Spot } from "./draw";
 import { Row } from "./rows";
 
@@ -16,10 +16,26 @@ export interface Matches {
 /** How many matches are gone through one by one. */
 const LISTED = 50_000;
 
+/** Whether a search found an event: its name, or the layer that it was launched in. */
+export function isFound(found: Uint8Array, { names, scopes }: Track, event: number): boolean {
+    const scope = scopes.length ? scopes[event] : 0;
+    return !!found[names[event]] || (scope > 0 && !!found[scope - 1]);
+}
+
+/** What a text finds: what has it in its name, or, of `layer:NAME`, that layer and those within; `*` is any number there. */
+function finds(text: string): (name: string) => boolean {
+    const layer = text.startsWith("layer:") ? text.slice(6).trim() : "";
+    if (!layer) return (name) => name.toLowerCase().includes(text);
+    const parts = layer.split("*").map((part) => part.replace(/[.+?^${}()|[\]\\]/g, "\\$&"));
+    const whole = new RegExp(`^${parts.join("\\d+")}([./]|$)`, "i");
+    return (name) => whole.test(name);
+}
+
 export function search(text: string, timeline: Timeline, rows: Row[]): Matches | null {
     const wanted = text.trim().toLowerCase();
     if (!wanted) return null;
-    const found = Uint8Array.from(timeline.names, (name) => (name.toLowerCase().includes(wanted) ? 1 : 0));
+    const is_one = finds(wanted);
+    const found = Uint8Array.from(timeline.names, (name) => (is_one(name) ? 1 : 0));
     const places: Spot[] = [];
     let count = 0;
     for (const row of rows) {
@@ -27,7 +43,7 @@ export function search(text: string, timeline: Timeline, rows: Row[]): Matches |
         for (const lane of row.lanes) {
             for (let at = 0; at < lane.events.length; at++) {
                 const event = lane.events[at];
-                if (!found[row.track.names[event]]) continue;
+                if (!isFound(found, row.track, event)) continue;
                 count++;
                 if (places.length < LISTED) places.push({ row, lane, at, event });
             }

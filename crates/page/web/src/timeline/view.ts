@@ -73,7 +73,8 @@ export class TimelineView {
         this.links = null;
         this.height = made.height;
         this.scene = {
-            rows: made.rows, iterations, names: timeline?.names ?? [], labels: timeline?.labels ?? [], origin: 0, hovered: null, selected: null, arrows: [], found: null,
+            rows: made.rows, iterations, names: timeline?.names ?? [], labels: timeline?.labels ?? [],
+            layered: !!timeline?.tracks.some(({ scopes }) => scopes.some((scope) => scope > 0)), origin: 0, hovered: null, selected: null, arrows: [], found: null,
         };
         this.note.textContent = note;
         this.windows.replaceChildren(...names.map((name, at) => el("option", { value: String(at) }, name)));
@@ -390,6 +391,14 @@ export class TimelineView {
         this.scene.found = this.matches?.found ?? null;
         this.hits.textContent = this.matches ? `${count(this.matches.count)} found` : "";
         this.redraw();
+    }
+
+    /** Finds events, and shows the first one. */
+    search(text: string) {
+        this.box.value = text;
+        this.find();
+        this.root.scrollIntoView({ block: "nearest" });
+        this.nextMatch(1);
     }
 
     private nextMatch(by: number) {

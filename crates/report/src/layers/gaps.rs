@@ -1,0 +1,122 @@
+//! When a GPU was idle between two kernels, by what the two were.
+
+use std::collections::HashMap;
+
+use crate::spans::{Span, Spans};
+
+/// How many pieces of work of a device are kept back, at least: they come nearly in the order of their starts.
+const ROOM: usize = 1 << 16;
+
+/// How many pairs of what ran before and after have a time of their own.
+const PAIRS: usize = 1 << 20;
+
+/// The idle times of all devices. `K` says what ran; `None`: that is not known.
+#[derive(Debug)]
+pub struct Gaps<K> {
+    iterations: Spans,
+    devices: HashMap<u8, Device<K>>,
+    between: HashMap<(K, K), u64>,
+    is_too_much: bool,
+}
+
+#[derive(Debug)]
+struct Device<K> {
+    waiting: Vec<(Span, Option<K>)>,
+    /// When all that was counted had ended, and what ended last.
+    until: u64,
+    last: Option<K>,
+}
+
+impl<K: Copy + Eq + std::hash::Hash> Gaps<K> {
+    /// Of iterations in nanoseconds, in the order of their starts.
+    pub fn new(iterations: Spans) -> Self {
+        Self {
+            iterations,
+            devices: HashMap::new(),
+            between: HashMap::new(),
+            is_too_much: false,
+        }
+    }
+
+    /// Adds a device's work.
+    pub fn add(&mut self, device: u8, work: Span, what: Option<K>) {
+        let of = self.devices.entry(device).or_insert_with(|| Device {
+            waiting: Vec::new(),
+            until: 0,
+            last: None,
+        });
+        of.waiting.push((work, what));
+        if of.waiting.len() >= 2 * ROOM {
+            self.settle(device, ROOM);
+        }
+    }
+
+    /// Idle times by what ran before and after, within iterations; `None`: that was too much to keep.
+    pub fn finish(mut self) -> Option<HashMap<(K, K), u64>> {
+        let devices: Vec<_> = self.devices.keys().copied().collect();
+        for device in devices {
+            self.settle(device, 0);
+        }
+        (!self.is_too_much).then_some(self.between)
+    }
+
+    fn settle(&mut self, device: u8, keep: usize) {
+        let Some(of) = self.devices.get_mut(&device) else {
+            return;
+        };
+        of.waiting.sort_by_key(|(work, _)| work.start);
+        let settled = of.waiting.len().saturating_sub(keep);
+        for (work, what) in of.waiting.drain(..settled) {
+            if work.start > of.until
+                && let (Some(before), Some(after)) = (of.last, what)
+                && let Some(place) = self.iterations.at(of.until)
+                && self.iterations.at(work.start) == Some(place)
+            {
+                let pair = (before, after);
+                if self.between.len() < PAIRS || self.between.contains_key(&pair) {
+                    *self.between.entry(pair).or_default() += work.start - of.until;
+                } else {
+                    self.is_too_much = true;
+                }
+            }
+            if work.end > of.until {
+                (of.until, of.last) = (work.end, what);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_time_is_between_what_ended_last_and_what_begins_next_in_an_iteration() {
+        let span = |start, end| Span { start, end };
+        let mut gaps = Gaps::new(Spans::new(vec![span(100, 200), span(200, 300)]));
+        let work = [
+            (0, span(140, 150), Some('b')),
+            (0, span(110, 130), Some('a')),
+            // Within the one before it.
+            (0, span(112, 120), Some('c')),
+            (0, span(160, 170), Some('b')),
+            (0, span(175, 180), None),
+            (0, span(190, 195), Some('a')),
+            // In the next iteration.
+            (0, span(205, 210), Some('a')),
+            (0, span(215, 220), Some('b')),
+            (1, span(150, 151), Some('a')),
+            // In no iteration.
+            (0, span(310, 320), Some('a')),
+            (0, span(330, 340), Some('a')),
+        ];
+        for (device, work, what) in work {
+            gaps.add(device, work, what);
+        }
+        let found = gaps.finish().unwrap();
+        assert_eq!(
+            found,
+            HashMap::from([(('a', 'b'), 10 + 5), (('b', 'b'), 10)])
+        );
+    }
+}

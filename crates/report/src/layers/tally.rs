@@ -1,0 +1,279 @@
+//! The adding up of kernels by scope.
+
+use std::collections::{BTreeMap, HashMap};
+
+use tllmprof_record::{Event, Strings, What};
+
+use super::gaps::Gaps;
+use super::names;
+use super::raw::RawLayers;
+use super::scopes::Scopes;
+use super::{Layer, Layers, TREE, Unknown, Why};
+use crate::launches::Launches;
+use crate::spans::{Span, Spans};
+
+/// How many kernels by themselves are kept.
+const LIMIT: usize = 1 << 20;
+
+/// How many pairs of a scope and an iteration have a time of their own.
+const BY_STEP: usize = 1 << 20;
+
+/// When a kernel began in nanoseconds, and the place of the iteration that it did in.
+pub type Began = (u64, Option<usize>);
+
+/// A kernel by itself.
+#[derive(Clone, Copy, Debug)]
+struct Alone {
+    correlation: u32,
+    start: u64,
+    ns: u64,
+    place: Option<u32>,
+}
+
+/// A kernel that was read last, of which it is not known yet whether it is a graph's.
+#[derive(Clone, Copy, Debug)]
+struct Latest {
+    device: u8,
+    stream: u16,
+    ticks: u64,
+    alone: Alone,
+    counts: bool,
+}
+
+/// What ran: a kernel of a scope, or one of [`LayerTally::alone`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Ran {
+    In(u32),
+    Alone(u32),
+}
+
+/// The kernels of a scope, or of a name.
+#[derive(Default, Debug)]
+struct Sum {
+    kernels: u64,
+    ns: u64,
+    by_step: Vec<(u32, u64)>,
+}
+
+impl Sum {
+    fn add(&mut self, other: Self) {
+        self.kernels += other.kernels;
+        self.ns = self.ns.saturating_add(other.ns);
+        self.by_step.extend(other.by_step);
+    }
+}
+
+/// The adding up of kernels by scope.
+#[derive(Debug)]
+pub struct LayerTally {
+    raw: RawLayers,
+    latest: HashMap<u32, Latest>,
+    by_scope: HashMap<Result<u32, Why>, Sum>,
+    alone: Vec<Alone>,
+    gaps: Gaps<Ran>,
+    /// How many more pairs of a scope and an iteration there is room for.
+    room: usize,
+    pub left_out: u64,
+}
+
+impl LayerTally {
+    /// For iterations in nanoseconds, in the order of their starts.
+    pub fn new(raw: RawLayers, iterations: Spans) -> Self {
+        Self {
+            left_out: raw.left_out,
+            raw,
+            latest: HashMap::new(),
+            by_scope: HashMap::new(),
+            alone: Vec::new(),
+            gaps: Gaps::new(iterations),
+            room: BY_STEP,
+        }
+    }
+
+    /// Adds an event of a thread, if it is one of these. `began` is for one that counts.
+    pub fn add(&mut self, thread: u32, event: &Event, began: impl FnOnce() -> Option<Began>) {
+        match event.what {
+            What::GpuKernel {
+                device,
+                stream,
+                correlation,
+                ..
+            } => {
+                let began = began();
+                let (start, place) = began.unwrap_or_default();
+                let kernel = Latest {
+                    device,
+                    stream,
+                    ticks: event.start,
+                    alone: Alone {
+                        correlation,
+                        start,
+                        ns: event.duration,
+                        place: place.map(|place| place as u32),
+                    },
+                    counts: began.is_some(),
+                };
+                let before = self.latest.insert(thread, kernel);
+                self.is_alone(before);
+            }
+            What::KernelNode {
+                device,
+                stream,
+                exec,
+                node,
+            } => {
+                let is_its = |kernel: &&Latest| {
+                    (kernel.ticks, kernel.device, kernel.stream) == (event.start, device, stream)
+                };
+                let Some(kernel) = self.latest.get(&thread).filter(is_its).copied() else {
+                    return;
+                };
+                self.latest.remove(&thread);
+                if kernel.counts {
+                    let scope = self.raw.of_node(exec, node, event.start);
+                    self.ran(device, &kernel.alone, scope.ok().map(Ran::In));
+                    self.sum(scope, &kernel.alone);
+                }
+            }
+            What::GpuCopy { device, .. } | What::GpuSet { device, .. } => {
+                if let Some((start, _)) = began() {
+                    let end = start.saturating_add(event.duration);
+                    self.gaps.add(device, Span { start, end }, None);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn ran(&mut self, device: u8, kernel: &Alone, what: Option<Ran>) {
+        let work = Span {
+            start: kernel.start,
+            end: kernel.start.saturating_add(kernel.ns),
+        };
+        self.gaps.add(device, work, what);
+    }
+
+    fn is_alone(&mut self, kernel: Option<Latest>) {
+        let Some(kernel) = kernel.filter(|kernel| kernel.counts) else {
+            return;
+        };
+        if self.alone.len() < LIMIT {
+            let what = Ran::Alone(self.alone.len() as u32);
+            self.ran(kernel.device, &kernel.alone, Some(what));
+            self.alone.push(kernel.alone);
+        } else {
+            self.ran(kernel.device, &kernel.alone, None);
+            self.sum(Err(Why::Call), &kernel.alone);
+        }
+    }
+
+    fn sum(&mut self, scope: Result<u32, Why>, kernel: &Alone) {
+        let sum = self.by_scope.entry(scope).or_default();
+        sum.kernels += 1;
+        sum.ns = sum.ns.saturating_add(kernel.ns);
+        let Some(place) = kernel.place.filter(|_| scope.is_ok()) else {
+            return;
+        };
+        match sum.by_step.last_mut() {
+            Some((last, ns)) if *last == place => *ns = ns.saturating_add(kernel.ns),
+            _ if self.room > 0 => {
+                self.room -= 1;
+                sum.by_step.push((place, kernel.ns));
+            }
+            _ => (),
+        }
+    }
+
+    /// Ends the adding up. `steps` has the number of each iteration, by its place, among those in which kernels were
+    /// taken; `ns_of` gives ticks as a moment in nanoseconds.
+    pub fn finish(
+        mut self,
+        launches: Launches,
+        strings: &Strings,
+        steps: &[Option<u32>],
+        ns_of: impl Fn(u64) -> u64,
+    ) -> Layers {
+        let latest = std::mem::take(&mut self.latest);
+        for kernel in latest.into_values() {
+            self.is_alone(Some(kernel));
+        }
+        self.raw.to_ns(ns_of);
+        let alone = std::mem::take(&mut self.alone);
+        let scope_of = |kernel: &Alone| {
+            let launch = launches.of_kernel(kernel.correlation, kernel.start);
+            let launch = launch.ok_or(Why::Call)?;
+            self.raw.of_call(launch.thread, launch.start)
+        };
+        let alone_in: Vec<_> = alone.iter().map(scope_of).collect();
+        for (kernel, scope) in alone.iter().zip(&alone_in) {
+            self.sum(*scope, kernel);
+        }
+        // Once there is no room, no scope's times are whole.
+        let has_steps = self.room > 0;
+        let scopes = Scopes {
+            raw: self.raw,
+            launches,
+        };
+        let numbered = |sum: &Sum| {
+            let step = |(place, ns): &(u32, u64)| Some(((*steps.get(*place as usize)?)?, *ns));
+            sum.by_step.iter().filter_map(step).collect()
+        };
+        let mut by_name: BTreeMap<String, Sum> = BTreeMap::new();
+        let mut names: HashMap<u32, String> = HashMap::new();
+        let mut layers = Layers {
+            steps: steps.iter().flatten().count().max(1) as u64,
+            ..Layers::default()
+        };
+        for (scope, mut sum) in self.by_scope {
+            layers.kernels += sum.kernels;
+            layers.ns = layers.ns.saturating_add(sum.ns);
+            match scope {
+                Ok(scope) => {
+                    sum.by_step = numbered(&sum);
+                    let name = scopes.name(scope, strings);
+                    by_name.entry(name.clone()).or_default().add(sum);
+                    names.insert(scope, name);
+                }
+                Err(why) => layers.unknown.push(Unknown {
+                    why,
+                    kernels: sum.kernels,
+                    ns: sum.ns,
+                }),
+            }
+        }
+        // Where the driver did not say how long kernels took, nothing is known of what lay between them.
+        let between = self.gaps.finish().filter(|_| layers.ns > 0);
+        layers.has_gaps = between.is_some();
+        let name_of = |ran: Ran| match ran {
+            Ran::In(scope) => names.get(&scope),
+            Ran::Alone(at) => names.get(alone_in.get(at as usize)?.as_ref().ok()?),
+        };
+        let mut gaps: BTreeMap<&str, u64> = BTreeMap::new();
+        for ((before, after), ns) in between.into_iter().flatten() {
+            if let (Some(before), Some(after)) = (name_of(before), name_of(after)) {
+                let sum = gaps.entry(names::around(before, after)).or_default();
+                *sum = sum.saturating_add(ns);
+            }
+        }
+        let sums = by_name.iter();
+        let sums = sums.map(|(name, sum)| (name.clone(), (sum.kernels, sum.ns)));
+        let sums = sums.collect();
+        layers.patterns = names::patterns(&sums, &gaps, names::starred);
+        layers.tree = names::largest(names::patterns(&sums, &gaps, str::to_owned), TREE);
+        let row = |(name, sum): (String, Sum)| Layer {
+            name,
+            kernels: sum.kernels,
+            ns: sum.ns,
+            by_step: has_steps.then_some(sum.by_step),
+        };
+        layers.rows = by_name.into_iter().map(row).collect();
+        layers
+            .rows
+            .sort_by(|a, b| (b.ns, &a.name).cmp(&(a.ns, &b.name)));
+        layers
+            .unknown
+            .sort_by_key(|row| (u64::MAX - row.ns, row.why));
+        layers.scopes = scopes;
+        layers
+    }
+}
