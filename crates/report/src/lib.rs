@@ -19,6 +19,7 @@ pub mod diagnosis;
 mod facts;
 mod first;
 mod gpu;
+mod groups;
 mod idle;
 mod iteration;
 mod json;

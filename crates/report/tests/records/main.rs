@@ -6,6 +6,7 @@ mod common;
 mod compare;
 mod diagnosis;
 mod gpu;
+mod groups;
 mod ledger;
 mod odd;
 mod ranks;
