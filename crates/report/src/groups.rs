@@ -46,6 +46,16 @@ impl Facts {
         groups.collect::<Vec<_>>().join(", ")
     }
 
+    /// The process's rank, and its place in its groups: `rank 5, TP1 of 4, DP0`.
+    #[must_use]
+    pub fn rank_name(&self) -> String {
+        let rank = format!("rank {}", self.rank);
+        match &*self.in_groups() {
+            "" => rank,
+            groups => format!("{rank}, {groups}"),
+        }
+    }
+
     fn group(&self, name: &str) -> Option<&GroupRank> {
         self.groups.iter().find(|group| group.name == name)
     }
