@@ -47,7 +47,7 @@ use tllmprof_platform::errno::Kept;
 use tllmprof_platform::heap::OwnHeap;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::{gate, injection, internal_error, lifecycle, log};
-use tllmprof_python::{self as python, Cpython, TorchProfiler};
+use tllmprof_python::{self as python, Cpython, Groups, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
 use tllmprof_scopes as scopes;
@@ -73,7 +73,7 @@ static NEEDS: gate::Needs = gate::Needs {
 };
 
 #[distributed_slice(tllmprof_capture::ADD_ONS)]
-static ADD_ONS: &[&dyn capture::AddOn] = &[&TorchProfiler, &PerfectRouters, &StackSampler];
+static ADD_ONS: &[&dyn capture::AddOn] = &[&Groups, &TorchProfiler, &PerfectRouters, &StackSampler];
 
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;

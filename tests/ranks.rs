@@ -244,6 +244,29 @@ fn the_same_rank_twice_is_kept_apart() {
     assert!(ran.text.contains(&line), "{}", ran.text);
 }
 
+#[test]
+fn a_record_has_the_groups_that_torch_and_the_engine_have() {
+    for step in STEPS {
+        let Some(program) = Program::workers(step, "--replicas 2 --groups") else {
+            return;
+        };
+        let ran = program.run();
+        let processes = ran.json["processes"].as_array().unwrap().iter();
+        let named =
+            processes.map(|one| (&one["rank"], &one["in_groups"], &one["groups"][0]["first"]));
+        let named: Vec<_> = named
+            .map(|one| format!("{} {} {}", one.0, one.1, one.2))
+            .collect();
+        let expected = [
+            "0 \"TP0 of 2\" 0",
+            "1 \"TP1 of 2\" 0",
+            "2 \"TP0 of 2, DP1\" 2",
+            "3 \"TP1 of 2, DP1\" 2",
+        ];
+        assert_eq!(named, expected, "{step}: {}", ran.output.err());
+    }
+}
+
 /// The program and the stand-in for NCCL, built with these options.
 fn with_nccl(folder: &Path, options: &[&str], communicators: &str) -> Program {
     let build = |output: &str, source: &str, options: &[&str]| {
@@ -338,6 +361,46 @@ fn several_communicators_are_groups_and_give_no_rank() {
     }
 }
 
+/// The communicators of the only process: ids, ranks and sizes.
+fn communicators(ran: &Ran) -> Vec<(Option<String>, Option<u64>, Option<u64>)> {
+    let all = ran.json["processes"][0]["communicators"].as_array();
+    let one = |one: &Value| {
+        let id = one["id"].as_str().map(ToOwned::to_owned);
+        (id, one["rank"].as_u64(), one["size"].as_u64())
+    };
+    all.into_iter().flatten().map(one).collect()
+}
+
+#[test]
+fn a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
+    let folder = Scratch::new("nccl");
+    let of = |options: &[&str], made: &str| {
+        let ran = with_nccl(folder.folder(), options, made).run();
+        assert!(
+            ran.output.out().contains("failed 0,"),
+            "{}",
+            ran.output.out()
+        );
+        communicators(&ran)
+    };
+    let one = of(LINKED, "a1/4 b0:2 1+4");
+    let other = of(BY_DLSYM, "a3/4 b1:2 3+4");
+    let places = |all: &[(Option<String>, Option<u64>, Option<u64>)]| {
+        let places = all.iter().map(|one| (one.1.unwrap(), one.2.unwrap()));
+        places.collect::<Vec<_>>()
+    };
+    assert_eq!(places(&one), [(1, 4), (0, 2), (1, 4)]);
+    assert_eq!(places(&other), [(3, 4), (1, 2), (3, 4)]);
+    for (one, other) in one.iter().zip(&other) {
+        assert!(one.0.is_some() && one.0 == other.0, "{one:?}, {other:?}");
+    }
+    assert_ne!(one[0].0, one[1].0, "identifiers differ in a byte");
+    assert_ne!(one[0].0, one[2].0);
+    // Those that cannot be known; no rank is in the split of another color.
+    let unknown = (None, None, None);
+    assert_eq!(of(LINKED, "*2 *1 /3 /-1"), [unknown.clone(), unknown]);
+}
+
 #[test]
 fn without_ranks_nothing_waits() {
     let folder = Scratch::new("nccl");
@@ -346,9 +409,9 @@ fn without_ranks_nothing_waits() {
     assert_eq!(ran.said("window 5-9 captured"), 1);
 }
 
-/// What the table of replicas (`crates/engines`) says of the versions that it was read in.
+/// What the tables of replicas and groups (`crates/engines`) say of the versions that they were read in.
 #[test]
-fn the_engines_sources_have_what_names_their_replicas() {
+fn the_engines_sources_have_what_names_their_replicas_and_groups() {
     for (engine, file, lines) in [
         (
             "vllm==0.33.0",
@@ -372,6 +435,28 @@ fn the_engines_sources_have_what_names_their_replicas() {
                 "\"vllm_config\": vllm_config,",
                 "\"rank\": rank,",
                 "kwargs=process_kwargs",
+            ],
+        ),
+        (
+            "vllm==0.33.0",
+            "vllm/distributed/parallel_state.py",
+            &[
+                "_TP: GroupCoordinator | None = None",
+                "_EP: GroupCoordinator | None = None",
+                "self.ranks = ranks",
+                "self.world_size = len(ranks)",
+                "self.rank_in_group = ranks.index(self.rank)",
+            ],
+        ),
+        (
+            "sglang==0.5.23",
+            "sglang/srt/distributed/parallel_state.py",
+            &[
+                "_TP: Optional[GroupCoordinator] = None",
+                "_MOE_EP: Optional[GroupCoordinator] = None",
+                "self.ranks = ranks",
+                "self.world_size = len(ranks)",
+                "self.rank_in_group = ranks.index(self.rank)",
             ],
         ),
         (

@@ -1,5 +1,6 @@
 /* program COMMUNICATOR...: makes communicators and then 40 steps. RANK/SIZE is made by ncclCommInitRank, RANK:SIZE by
- * ncclCommInitRankConfig and *COUNT by ncclCommInitAll. Linked to NCCL, or with DLSYM defined, through dlsym. */
+ * ncclCommInitRankConfig, RANK+SIZE by ncclCommInitRankScalable of two identifiers, *COUNT by ncclCommInitAll and /COLOR by
+ * ncclCommSplit. A letter in front of the first two is the identifier's. Linked to NCCL, or with DLSYM defined, through dlsym. */
 #define _GNU_SOURCE
 #include "program.h"
 
@@ -14,7 +15,9 @@ typedef struct {
 int ncclGetUniqueId(ncclUniqueId *id);
 int ncclCommInitRank(void **comm, int ranks, ncclUniqueId id, int rank);
 int ncclCommInitRankConfig(void **comm, int ranks, ncclUniqueId id, int rank, void *config);
+int ncclCommInitRankScalable(void **comm, int ranks, int rank, int count, ncclUniqueId *ids, void *config);
 int ncclCommInitAll(void **comms, int count, const int *devices);
+int ncclCommSplit(void *comm, int color, int key, void **made_of_it, void *config);
 
 #ifdef DLSYM
 #define FIND(name) ((__typeof__(&name))dlsym(dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL), #name))
@@ -31,10 +34,17 @@ int main(int argc, char **argv)
     FIND(ncclGetUniqueId)(&id);
     for (int n = 1; n < argc; n++) {
         int first = 0, second = 0;
+        ncclUniqueId ids[2] = {id, id};
+        if (argv[n][0] >= 'a' && argv[n][0] <= 'z')
+            id.internal[64] = *argv[n]++;
         if (sscanf(argv[n], "%d/%d", &first, &second) == 2)
             failed |= FIND(ncclCommInitRank)(comms, second, id, first);
         else if (sscanf(argv[n], "%d:%d", &first, &second) == 2)
             failed |= FIND(ncclCommInitRankConfig)(comms, second, id, first, devices);
+        else if (sscanf(argv[n], "%d+%d", &first, &second) == 2)
+            failed |= FIND(ncclCommInitRankScalable)(comms, second, first, 2, ids, devices);
+        else if (sscanf(argv[n], "/%d", &first) == 1)
+            failed |= FIND(ncclCommSplit)(comms[0], first, 0, comms, devices);
         else if (sscanf(argv[n], "*%d", &first) == 1)
             failed |= FIND(ncclCommInitAll)(comms, first, devices);
     }

@@ -13,6 +13,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--workers", type=int, default=2)
 parser.add_argument("--replicas", type=int, default=1)
 parser.add_argument("--begin", type=int, default=0, help="the step before which torch.distributed is initialised")
+parser.add_argument("--groups", action="store_true", help="torch.distributed has a group with a description")
 parser.add_argument("--plain", action="store_true", help="the workers are of no engine that is known")
 parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--set-rank", action="store_true", help="the launcher sets RANK and WORLD_SIZE, the other way round")
@@ -38,6 +39,8 @@ def work(vllm_config, rank, folder):
             torch.distributed.init_process_group(
                 "gloo", init_method="file://" + store, rank=rank, world_size=parallel.world_size
             )
+            if options.groups:
+                torch.distributed.new_group(range(parallel.world_size), group_desc="mesh_tp")
         step(loop)
     assert loop.result()
     if torch.distributed.is_initialized():

@@ -54,7 +54,9 @@ macro_rules! cuda_calls {
              Register = cuptiActivityRegisterCallbacks cuptiActivityRegisterCallbacks_v2;
              Finalize = cuptiFinalize;]
             [InitRank = ncclCommInitRank ncclCommInitRankConfig;
-             InitAll = ncclCommInitAll;]
+             InitRankScalable = ncclCommInitRankScalable;
+             InitAll = ncclCommInitAll;
+             Split = ncclCommSplit;]
             GraphLaunch = GraphLaunch,
                 [cuGraphLaunch cuGraphLaunch_ptsz]
                 [cudaGraphLaunch cudaGraphLaunch_ptsz]

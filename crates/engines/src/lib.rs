@@ -2,7 +2,7 @@
 //!
 //! Data, and the questions that it answers: which engine is in a process, what counts its steps,
 //! where these hold what is in a batch, which steps are for nobody, which are a draft's, which of its functions are marked with ranges, in which
-//! it waits for requests, and which replica a process belongs to.
+//! it waits for requests, and which replica and which groups a process belongs to.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod drafts;
 mod dummy;
 mod engine_api;
 mod engines;
+mod groups;
 mod idle;
 mod replicas;
 
@@ -21,5 +22,6 @@ pub use engine_api::{ENGINE_APIS, EngineApi, Marked, api_functions};
 pub use engines::{
     ENGINES, Engine, Seen, batches, is_step, known, python_steps, tensorrt_llm_gates_itself,
 };
+pub use groups::{DESCRIBED_GROUPS, ENGINE_GROUPS, EngineGroups, GROUPS};
 pub use idle::{IDLE_SLEEPS, IDLE_WAITS, IdleSleep, IdleWait, is_idle_wait, sleeps_for_requests};
 pub use replicas::{From, Place, REPLICAS, Replicas};

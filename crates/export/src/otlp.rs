@@ -91,6 +91,7 @@ fn resource(process: &Process) -> Resource {
         text("tllmprof.run", &facts.run),
         int("tllmprof.rank", facts.rank),
         text("tllmprof.iteration_rule", &facts.rule),
+        text("tllmprof.groups", &facts.in_groups()),
     ];
     attributes.extend(
         facts

@@ -143,7 +143,7 @@ fn threads(records: &[Record], functions: &mut Functions) -> Vec<Thread> {
         let facts = &record.process.facts;
         let rate = stacks.rate.filter(|rate| *rate > 0);
         threads.extend(found.into_iter().map(|((tid, is_native), samples)| Thread {
-            process: format!("rank {} (pid {})", facts.rank, record.process.pid),
+            process: format!("{} (pid {})", facts.rank_name(), record.process.pid),
             name: printable(facts.thread(tid)) + if is_native { " (native)" } else { "" },
             interval: rate.map(|rate| 1_000_000_000 / rate),
             samples,

@@ -169,10 +169,11 @@ impl<'a, F: Format> Page<'a, F> {
             "" => format!("pid {pid}"),
             host => format!("pid {pid}, {host}"),
         };
+        let rank_name = facts.rank_name();
         let gpus = if process.sum.is_none() && process.calls.is_empty() {
             format!("GPU metrics ({place})")
         } else {
-            format!("rank {rank}: GPU ({place})")
+            format!("{rank_name}: GPU ({place})")
         };
         let mut group = |wanted, title| Group {
             id: numbers.id(),
@@ -181,7 +182,7 @@ impl<'a, F: Format> Page<'a, F> {
             rank,
         };
         let groups = [
-            group(Some(pid), format!("rank {rank}: {name} ({place})")),
+            group(Some(pid), format!("{rank_name}: {name} ({place})")),
             group(None, gpus),
         ];
         Self {

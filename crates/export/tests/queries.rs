@@ -178,3 +178,97 @@ fn spark_answers_the_first_two_alike() {
         assert!(is_near(&json!(sum), host_ms(of_run)));
     }
 }
+
+/// Where the queries are.
+fn queries() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/queries")
+}
+
+/// The notebook of the queries, as their files have them.
+fn notebook() -> Value {
+    let lines =
+        |text: &str| -> Vec<String> { text.split_inclusive('\n').map(Into::into).collect() };
+    let cell = |n: usize, kind: &str, text: &str| {
+        let mut cell = json!({
+            "cell_type": kind, "id": format!("cell-{n:02}"), "metadata": {}, "source": lines(text.trim_end())
+        });
+        if kind == "code" {
+            cell["execution_count"] = Value::Null;
+            cell["outputs"] = json!([]);
+        }
+        cell
+    };
+    let mut names: Vec<_> = std::fs::read_dir(queries())
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.starts_with(|first: char| first.is_ascii_digit()))
+        .collect();
+    names.sort();
+    let mut cells = vec![
+        cell(
+            0,
+            "markdown",
+            "# Ten questions about a run\n\n`tllmprof export RUN --to parquet -o tables` puts the tables beside this notebook, which needs \
+             the package `duckdb`. The queries are those of the files `*.sql`, from which a test makes this notebook.",
+        ),
+        cell(
+            1,
+            "code",
+            "import duckdb\n\ndatabase = duckdb.connect()\nwith open(\"tables.sql\") as file:\n    _ = database.execute(file.read())",
+        ),
+    ];
+    for name in names {
+        let sql = std::fs::read_to_string(queries().join(&name)).unwrap();
+        assert!(!sql.contains("\"\"\"") && !sql.contains('\\'), "{name}");
+        let question = sql.split(['?', '\n']).next().unwrap();
+        let question = question.trim_start_matches("-- ");
+        cells.push(cell(cells.len(), "markdown", &format!("## {question}?")));
+        let code = format!("database.sql(\"\"\"\n{sql}\"\"\")");
+        cells.push(cell(cells.len(), "code", &code));
+    }
+    json!({
+        "cells": cells,
+        "metadata": {
+            "kernelspec": { "display_name": "Python 3", "language": "python", "name": "python3" },
+            "language_info": { "name": "python" }
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5
+    })
+}
+
+#[test]
+fn the_notebook_has_the_queries_of_the_files() {
+    let path = queries().join("questions.ipynb");
+    let text = serde_json::to_string_pretty(&notebook()).unwrap() + "\n";
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let is_it = std::fs::read_to_string(&path).is_ok_and(|there| there == text);
+    assert!(
+        is_it,
+        "BLESS=1 cargo test -p tllmprof-export --test queries"
+    );
+}
+
+#[test]
+fn the_notebook_runs() {
+    let scratch = scratch();
+    parquet(&of_two_runs(), &scratch.path().join("tables")).unwrap();
+    let Some(shown) = read_by("notebook.py", &scratch.path().join("tables")) else {
+        return;
+    };
+    let shown: Vec<String> = serde_json::from_value(shown).unwrap();
+    assert_eq!(shown.len(), 11);
+    // The slowest ranks, and two runs side by side.
+    assert!(
+        shown[1].contains("p50_ms") && shown[1].contains("evening"),
+        "{}",
+        shown[1]
+    );
+    assert!(
+        shown[10].contains("other_ms") && shown[10].contains("morning"),
+        "{}",
+        shown[10]
+    );
+}

@@ -9,14 +9,13 @@ mod tests;
 
 use core::ffi::c_int;
 
-use tllmprof_calls::{Call, Destroyed, Kind, Library, NcclCall, Stream};
+use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::{Role, Thunk};
-use super::{scoped, watched};
+use super::{communicators, scoped, watched};
 use tllmprof_platform::driver;
-use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::{self, Inside, Outer};
@@ -50,7 +49,7 @@ fn comes_back(frame: &Frame) -> bool {
             true
         }
         Role::Nccl(call) => {
-            communicates(call, frame);
+            communicators::made(call, frame);
             false
         }
         Role::Driver(call) if watched::are() => {
@@ -83,29 +82,6 @@ fn comes_back(frame: &Frame) -> bool {
         session::goes_on();
     }
     follow
-}
-
-/// The program makes communicators. The call does not come back: it has more words on the stack than are copied.
-/// One that NCCL makes by itself is part of the program's.
-fn communicates(call: NcclCall, frame: &Frame) {
-    let nccl = elf::containing(frame.thunk.real().addr());
-    if nccl.is_some_and(|nccl| nccl.contains(frame.return_address)) {
-        return;
-    }
-    let number = |word: usize| u64::try_from(frame.args[word] as i32).ok();
-    match call {
-        // `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`: the identifier has 128 bytes, so that on
-        // x86-64 it lies on the stack, and on AArch64 a register has its address.
-        NcclCall::InitRank => {
-            const RANK: usize = if cfg!(target_arch = "x86_64") { 2 } else { 3 };
-            session::communicator(number(RANK).zip(number(1)));
-        }
-        // `ncclComm_t *comms, int ndev, const int *devices`: all ranks are in this process.
-        NcclCall::InitAll => match number(1) {
-            Some(1) => session::communicator(Some((0, 1))),
-            _ => session::communicator(None),
-        },
-    }
 }
 
 /// Whether the call that another is nested in is the program's, and not our own.

@@ -9,6 +9,7 @@
 
 #[doc(hidden)]
 pub mod arch;
+mod communicators;
 mod dlsym;
 mod entered;
 #[doc(hidden)]

@@ -13,7 +13,7 @@ pub struct Data<'a> {
     /// The report, with its lists of iterations empty.
     report: JsonReport<'a>,
     /// For each of the report's processes: more figures.
-    processes: Vec<ProcessFigures<'a>>,
+    processes: Vec<ProcessFigures>,
     /// More figures of the report's skew; `null` where it has none.
     skew: Option<SkewFigures>,
     /// Of which iterations the shares of processes side by side are, if not of all.
@@ -22,9 +22,9 @@ pub struct Data<'a> {
 
 /// Figures of a process.
 #[derive(Debug, Serialize, JsonSchema)]
-struct ProcessFigures<'a> {
+struct ProcessFigures {
     /// What distinguishes it from the others.
-    name: &'a str,
+    name: String,
     /// What the GPU's time is called by where it was measured, and of how many iterations it is; `null`: there are none.
     gpu_name: Option<String>,
     /// How many iterations are in no figure, and why; `null`: all are in all.
@@ -128,8 +128,12 @@ impl<'a> Data<'a> {
     }
 }
 
-impl<'a> ProcessFigures<'a> {
-    fn of(process: &'a Process, name: &'a str, ranks: usize) -> Self {
+impl ProcessFigures {
+    fn of(process: &Process, name: &str, ranks: usize) -> Self {
+        let name = match &*process.facts.in_groups() {
+            "" => name.to_owned(),
+            groups => format!("{name} ({groups})"),
+        };
         let each = |named: &Named| Each {
             a_step: process
                 .sum

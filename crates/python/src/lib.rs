@@ -24,6 +24,7 @@ mod extension;
 mod functions;
 mod gc;
 mod gil;
+mod groups;
 mod holds;
 mod interpreter;
 mod later;
@@ -57,6 +58,7 @@ use wants::Wants;
 
 pub use entry::run;
 pub use extension::{EXTENSION, Extension};
+pub use groups::Groups;
 pub use torch::profiler::TorchProfiler;
 
 /// The process's Python, for the session.

@@ -119,7 +119,7 @@ fn look(py: Python<'_>) {
 }
 
 /// The group of all ranks, if it has been made in this process.
-fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
+pub fn world<'py>(torch: &Object<'py>) -> Option<Object<'py>> {
     let world = value(&value(torch, c"_world")?, c"_default_pg")?;
     let is_parents = world.addr() == PARENTS.load(Ordering::Relaxed);
     (!world.is_none() && !is_parents).then_some(world)
@@ -146,13 +146,13 @@ fn in_world(py: Python<'_>, world: &Object<'_>) -> Option<Ranked> {
 }
 
 /// The replica that the process belongs to, and whose it is.
-fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
+pub fn replica(py: Python<'_>) -> Option<(&'static Replicas, u64)> {
     let mut rows = REPLICAS.iter();
     rows.find_map(|row| Some((row, number_at(py, row.index)?)))
 }
 
 /// Whether a world of `size` ranks is that of one replica of several, and not of all.
-fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
+pub fn has_own_world(py: Python<'_>, row: &Replicas, replica: u64, size: u64) -> bool {
     let is = |place: Option<Place>, is: &dyn Fn(u64) -> bool| {
         place.is_none_or(|place| number_at(py, place).is_some_and(is))
     };
@@ -174,11 +174,11 @@ fn in_replica(py: Python<'_>) -> Option<Ranked> {
 }
 
 /// A whole number that is not negative.
-fn number(object: &Object<'_>) -> Option<u64> {
+pub fn number(object: &Object<'_>) -> Option<u64> {
     u64::try_from(object.as_int()?).ok()
 }
 
-fn number_at(py: Python<'_>, place: Place) -> Option<u64> {
+pub fn number_at(py: Python<'_>, place: Place) -> Option<u64> {
     number(&at(py, place)?)
 }
 
@@ -212,7 +212,7 @@ fn argument<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
 }
 
 /// What an object has by a name: an attribute of its own, an entry of a dictionary, or a slot.
-fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
+pub fn value<'py>(object: &Object<'py>, name: &CStr) -> Option<Object<'py>> {
     let own = object.own_attrs().and_then(|own| own.item(name));
     let is_of_class = || object.class()?.class_attr(name.to_str().ok()?);
     own.or_else(|| object.item(name))

@@ -1,6 +1,7 @@
 //! The modules together, most of them in processes that load a CPython.
 
 mod functions;
+mod groups;
 mod hosted;
 mod interpreter;
 mod later;

@@ -73,4 +73,8 @@ infos! {
     StacksRate = 21,
     /// What Python calls a thread: the thread's id << 32 | string. Of each thread the latest counts.
     Thread = 22,
+    /// A communicator of NCCL that the process is in, as [`Member`](crate::Member) shows it. Any number of them.
+    Communicator = 23,
+    /// A group of ranks that the process is in, as [`GroupRank`](crate::GroupRank) shows it. Of each name the latest counts.
+    Group = 24,
 }

@@ -20,6 +20,8 @@ mod clock;
 mod counter;
 #[forbid(unsafe_code)]
 mod event;
+#[forbid(unsafe_code)]
+mod groups;
 mod header;
 mod histogram;
 #[forbid(unsafe_code)]
@@ -58,6 +60,7 @@ pub use counter::Counter;
 pub use event::{
     Event, EventKind, LAST_LASTING, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What,
 };
+pub use groups::{CommunicatorId, GroupRank, Member};
 pub use header::{Anchor, ClockKind, Ended, HeaderBlock};
 pub use histogram::{BUCKETS, Histogram, SharedHistogram};
 pub use info::Info;

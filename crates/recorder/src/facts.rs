@@ -212,7 +212,7 @@ pub fn write_rule(facts: &Facts<'_>) {
     }
 }
 
-fn write_shown(key: Info, what: &dyn Display) {
+pub fn write_shown(key: Info, what: &dyn Display) {
     let mut text = String::new();
     // A String takes all that is written to it.
     let _ = write!(text, "{what}");

@@ -14,6 +14,7 @@ mod failure;
 mod file;
 mod flight;
 pub mod gpu;
+mod groups;
 mod iterations;
 mod keep;
 mod pace;
@@ -39,7 +40,8 @@ use tllmprof_config::{Place, Settings};
 use tllmprof_platform::{ids, lifecycle};
 
 pub use tllmprof_record::{
-    Batch, Counter, Edge, Ended, Event, NO_STRING, RangeKind, StringId, Taken, ThreadState, What,
+    Batch, CommunicatorId, Counter, Edge, Ended, Event, GroupRank, Member, NO_STRING, RangeKind,
+    StringId, Taken, ThreadState, What,
 };
 use tllmprof_session::Facts;
 pub use usage::{wait_begins, wait_ends};
@@ -48,6 +50,7 @@ pub use usage::{wait_begins, wait_ends};
 pub use clock::IS_COUNTER;
 pub use clock::{ticks, ticks_per_ns};
 pub use facts::{expert_loads, thread_name, write_rank, write_rule};
+pub use groups::{communicator, write_group};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,
     window_opens,
@@ -212,6 +215,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     keep::begin(settings.trace_max);
     IS_ON.store(true, Ordering::Release);
     facts::write_pending();
+    groups::write_pending();
     flight::begin();
 }
 

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use tllmprof_calls::{Kind, Wait, kind_of};
-use tllmprof_record::{CallKind, Counter, Entry, Header, Info, NO_STRING, StringId, Strings, What};
+use tllmprof_record::{
+    CallKind, Counter, Entry, GroupRank, Header, Info, Member, NO_STRING, StringId, Strings, What,
+};
 
 /// How many lines of one kind, and how many threads' names, are kept.
 const LIMIT: usize = 4096;
@@ -20,6 +22,10 @@ pub struct Facts {
     pub rank_source: String,
     /// How many ranks there are.
     pub world_size: Option<u64>,
+    /// The groups that it is in, each name once.
+    pub groups: Vec<GroupRank>,
+    /// The communicators of NCCL that it made.
+    pub communicators: Vec<Member>,
     /// The identifier of its run; empty where it has none.
     pub run: String,
     pub rule: String,
@@ -123,6 +129,8 @@ impl Found {
                 Info::Rank => facts.rank = *value,
                 Info::RankSource => facts.rank_source = text(),
                 Info::WorldSize => facts.world_size = Some(*value),
+                Info::Group => facts.add_group(&text()),
+                Info::Communicator => facts.add_communicator(&text()),
                 Info::Run => facts.run = text(),
                 Info::Rule => facts.rule = text(),
                 Info::RuleWhy => facts.rule_why = text(),

@@ -20,6 +20,7 @@ pub mod diagnosis;
 mod facts;
 mod first;
 mod gpu;
+mod groups;
 mod idle;
 mod iteration;
 mod json;

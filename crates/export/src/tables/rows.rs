@@ -103,6 +103,10 @@ fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resu
             source => texts.add(source),
         },
         facts.world_size.into(),
+        match &*facts.in_groups() {
+            "" => Cell::Null,
+            groups => texts.add(groups),
+        },
         process.parent.into(),
         match process.ended {
             Some(Ended::InOrder) => texts.fixed("in order"),

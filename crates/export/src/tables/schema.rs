@@ -86,6 +86,7 @@ pub const TABLES: &[Table] = &[
             text("process"),
             optional(text("rank_source")),
             optional(int("world_size")),
+            optional(text("groups")),
             int("parent"),
             optional(text("ended")),
             text("rule"),

@@ -4,7 +4,7 @@ import { Data } from "./contract";
 import { Arrivals } from "./data";
 import { card, colour, el, offTheme, onTheme } from "./dom";
 import { change, count, share, time } from "./format";
-import { table } from "./panels";
+import { Cell, table } from "./panels";
 import { size } from "./plot";
 
 const LEFT = 34;
@@ -28,9 +28,15 @@ export function arrivals(data: Data, found: Arrivals | null, pick: (place: numbe
         data.processes[place].name, count(rank.last), time(rank.iteration_without_ns),
         rank.causes.slice(0, 2).map(({ cause, detail, more_ns }) => `${change(more_ns)} ${cause}${detail ? ` (${detail})` : ""}`).join(", "),
     ]);
+    const groups = all.groups.slice(0, ROWS).map((group): Cell[] => [
+        group.group === null ? "found by times" : `${group.group} of ${count(group.size ?? 0)}`, group.name, count(group.processes.length),
+        count(group.events), share(group.wait_ns / Math.max(1, group.wait_ns + group.transfer_ns)),
+    ]);
+    const are_named = all.groups.length > 1 || all.groups.some(({ group }) => group !== null);
     const notes = all.notes.map((note) => el("p", { class: "caption" }, note));
     return card("Who waits for whom", caption, ...(found.n.length ? [map(data, found, pick)] : []),
-        rows.length > 0 && table(["held up by", "last in", "a step without it", "why it came late"], rows, 1), ...notes);
+        rows.length > 0 && table(["held up by", "last in", "a step without it", "why it came late"], rows, 1),
+        are_named && table(["group", "collective", "ranks", "events", "waiting"], groups, 2), ...notes);
 }
 
 function map(data: Data, found: Arrivals, pick: (place: number, n: number) => void): HTMLElement {

@@ -81,6 +81,12 @@ export interface Process {
     rank_source: string | null;
     /** How many ranks there are; `null`: not known. */
     world_size: number | null;
+    /** Its place in all its groups, such as `TP1 of 4, DP0`; empty: none is known. */
+    in_groups: string;
+    /** The groups of ranks that it is in, each name once; a group of a single rank is left out. */
+    groups: GroupRank[];
+    /** The communicators of NCCL that it made, in their order. */
+    communicators: Communicator[];
     /** The identifier of the run that it belongs to; `null`: it has none. */
     run: string | null;
     /** Its command line. */
@@ -273,6 +279,28 @@ export interface RoutingFigures {
     gpus: number | null;
     /** For each layer. */
     layers: LayerFigures[];
+}
+
+/** A process's place in a group of ranks. */
+export interface GroupRank {
+    /** The group's name: `TP`, `PP`, `EP` or `DP`. */
+    name: string;
+    /** The process's rank in it. */
+    rank: number;
+    /** How many ranks it has; `null`: not known. Unit: ranks. */
+    size: number | null;
+    /** The rank in the job of its first rank, by which groups of one name differ; `null`: not known. */
+    first: number | null;
+}
+
+/** A communicator of NCCL that a process is in. */
+export interface Communicator {
+    /** Which one: the same on all its ranks, in hexadecimal digits; `null`: not known, as NCCL was not given its identifier here. */
+    id: string | null;
+    /** The process's rank in it; `null` likewise. */
+    rank: number | null;
+    /** How many ranks it has; `null` likewise. Unit: ranks. */
+    size: number | null;
 }
 
 /** How a process ended. */
@@ -688,10 +716,18 @@ export type CollectiveVerdict =
 export interface CollectiveGroup {
     /** The operation and the library. */
     name: string;
+    /** The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for one of NCCL without a name; `null`: the records do not say, and the ranks were found by the times of their collectives. */
+    group: string | null;
+    /** How many ranks that group has, those without a record among them; `null` likewise. Unit: ranks. */
+    size: number | null;
     /** The places of its processes in `processes`. */
     processes: number[];
     /** How many collectives they have in common. Unit: collectives. */
     events: number;
+    /** How long those waited for the last rank, summed over ranks. Unit: ns. */
+    wait_ns: number;
+    /** How long they took after that, summed over ranks. Unit: ns. */
+    transfer_ns: number;
 }
 
 /** A host's clock. */

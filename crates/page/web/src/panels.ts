@@ -256,7 +256,7 @@ export function facts(process: Process, figures: ProcessFigures): HTMLElement {
     const driver = process.cuda_driver;
     const lines: [string, string | string[] | null][] = [
         ["file", process.file], ["command", process.command],
-        ["process", [`pid ${process.pid}`, `rank ${process.rank}`, process.host, process.name].filter(Boolean).join(", ")],
+        ["process", [`pid ${process.pid}`, `rank ${process.rank}`, process.in_groups, process.host, process.name].filter(Boolean).join(", ")],
         ["ended", { "in order": "in order", "at once": "at once", not: "its end was not seen", "?": "unknown" }[process.ended]],
         ["record", process.state === "unfinished" ? "unfinished: its process was killed or still runs" : process.state],
         ["iteration", process.rule + (process.rule_why ? ` (${process.rule_why})` : "")], ["engine", process.engine],

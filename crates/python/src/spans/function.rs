@@ -9,7 +9,7 @@ use tllmprof_engines::{DUMMY_STEPS, is_step};
 
 use super::polled;
 use crate::object::Python;
-use crate::rank;
+use crate::{groups, rank};
 use tllmprof_capture::marks::Name;
 use tllmprof_capture::marks::Pushed;
 use tllmprof_recorder as recorder;
@@ -262,6 +262,7 @@ impl Function {
             return None;
         }
         rank::look_for(py);
+        groups::look_for(py);
         let facts = if tllmprof_session::wants_facts() {
             facts()
         } else {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::fit::Fit;
 use crate::collectives::{Collective, ROWS};
+use crate::groups::Members;
 use crate::process::Process;
 
 /// How many events two ranks are compared by, and how many they need to have.
@@ -127,8 +128,14 @@ impl Group<'_> {
     }
 }
 
-/// Pairs the collectives of some processes up, each of a rank of its own. `hosts` says whose clock each process has.
-pub fn matched<'a>(processes: &'a [Process], places: &[usize], hosts: &[usize]) -> Matched<'a> {
+/// Pairs the collectives of some processes up, each of a rank of its own. `hosts` says whose clock each process has,
+/// `members` which of them may be in a group.
+pub fn matched<'a>(
+    processes: &'a [Process],
+    places: &[usize],
+    hosts: &[usize],
+    members: &Members<'_>,
+) -> Matched<'a> {
     let mut found = Matched::default();
     let mut kinds: BTreeMap<(u8, u8), Vec<Lane<'a>>> = BTreeMap::new();
     for place in places {
@@ -152,7 +159,9 @@ pub fn matched<'a>(processes: &'a [Process], places: &[usize], hosts: &[usize]) 
     let mut few = Vec::new();
     for ((row, _), mut lanes) in kinds {
         while !lanes.is_empty() {
-            let group = take_group(&mut lanes, hosts);
+            let group = take_group(&mut lanes, hosts, |one, other| {
+                members.may_share(row, one, other)
+            });
             let (group, left) = without_late(group);
             few.extend(left.iter().map(|lane| lane.place));
             let events = events(&group.iter().collect::<Vec<_>>());
@@ -183,11 +192,15 @@ pub fn matched<'a>(processes: &'a [Process], places: &[usize], hosts: &[usize]) 
 }
 
 /// Takes the first lane, and those whose collectives are its.
-fn take_group<'a>(lanes: &mut Vec<Lane<'a>>, hosts: &[usize]) -> Vec<Lane<'a>> {
+fn take_group<'a>(
+    lanes: &mut Vec<Lane<'a>>,
+    hosts: &[usize],
+    may_share: impl Fn(usize, usize) -> bool,
+) -> Vec<Lane<'a>> {
     let first = lanes.remove(0);
     let (own, others) = std::mem::take(lanes).into_iter().partition(|lane| {
         let is_here = hosts[lane.place] == hosts[first.place];
-        are_same(&first, lane, is_here)
+        may_share(first.place, lane.place) && are_same(&first, lane, is_here)
     });
     *lanes = others;
     let mut group: Vec<_> = own;

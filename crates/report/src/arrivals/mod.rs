@@ -13,6 +13,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::collectives::ROWS;
+use crate::groups::{GroupName, Members};
 use crate::ledger::Difference;
 use crate::process::Process;
 use crate::units::{Change, Share, Time};
@@ -73,9 +74,13 @@ impl Bound {
 pub struct CollectiveGroup {
     /// The operation and the library.
     pub name: String,
+    /// The ranks' group, where that is known.
+    pub group: Option<GroupName>,
     /// Places of its processes.
     pub processes: Vec<usize>,
     pub events: u64,
+    /// Of those events that count.
+    pub sum: Sum,
 }
 
 /// What the collectives of several ranks show.
@@ -111,13 +116,15 @@ impl Arrivals {
         let mut notes = Vec::new();
         let own = own_ranks(processes, &with, &mut notes);
         let hosts = clocks::hosts(processes);
-        let matched = matching::matched(processes, &own, &hosts);
+        let members = Members::of(processes);
+        let matched = matching::matched(processes, &own, &hosts, &members);
         let clocks = clocks::Clocks::of(hosts, &matched);
         let sums = sums::sums(processes, &matched, &clocks);
         let missing = missing(processes, &own);
         said(
             processes, names, &matched, &clocks, &sums, &missing, &mut notes,
         );
+        in_several(&members, &matched, names, &mut notes);
         let is_whole = missing.is_empty() && matched.few.is_empty() && own.len() == with.len();
         let (verdict, why) = verdict(&sums, &matched, is_whole);
         Some(Self {
@@ -126,7 +133,12 @@ impl Arrivals {
             all: sums.all,
             ranks: sums.ranks,
             steps: sums.steps,
-            groups: matched.groups.iter().map(CollectiveGroup::of).collect(),
+            groups: matched
+                .groups
+                .iter()
+                .zip(sums.groups)
+                .map(|(group, sum)| CollectiveGroup::of(group, sum, &members))
+                .collect(),
             clocks: clocks.shown(processes),
             jumps: clocks.jumps,
             notes,
@@ -199,11 +211,14 @@ impl Arrivals {
 }
 
 impl CollectiveGroup {
-    fn of(group: &matching::Group<'_>) -> Self {
+    fn of(group: &matching::Group<'_>, sum: Sum, members: &Members<'_>) -> Self {
+        let processes: Vec<_> = group.lanes.iter().map(|lane| lane.place).collect();
         Self {
             name: ROWS[usize::from(group.row)].label(),
-            processes: group.lanes.iter().map(|lane| lane.place).collect(),
+            group: members.name(group.row, &processes),
+            processes,
             events: group.events().len() as u64,
+            sum,
         }
     }
 }
@@ -336,6 +351,29 @@ fn said(
         notes.push(format!(
             "{}: too many kernels to say what ran between collectives",
             list(lost.into_iter())
+        ));
+    }
+}
+
+/// Who is in several communicators: nothing says which of them a kernel is of.
+fn in_several(
+    members: &Members<'_>,
+    matched: &matching::Matched<'_>,
+    names: &[String],
+    notes: &mut Vec<String>,
+) {
+    let groups = matched.groups.iter();
+    let of_communicators = groups.filter(|one| ROWS[usize::from(one.row)].is_of_communicator());
+    let places = of_communicators.flat_map(|group| group.lanes.iter().map(|lane| lane.place));
+    let mut several: Vec<_> = places
+        .filter(|place| members.is_in_several(*place))
+        .collect();
+    several.sort_unstable();
+    several.dedup();
+    if !several.is_empty() {
+        notes.push(format!(
+            "{}: in several communicators of NCCL; which one a kernel is of follows from its times alone",
+            list(several.iter().map(|place| names[*place].clone()))
         ));
     }
 }

@@ -69,6 +69,8 @@ pub struct Sums {
     /// For each of `steps` and each process: how much later than the median one it came to collectives, in microseconds;
     /// it took part in some where that is not `NONE`.
     pub late: Vec<u32>,
+    /// Of each of the groups that were matched.
+    pub groups: Vec<Sum>,
     /// Events in which a rank ends before another one begins: they are none.
     pub impossible: u64,
 }
@@ -77,7 +79,7 @@ pub struct Sums {
 pub const NONE: u32 = u32::MAX;
 
 impl Sum {
-    fn and(&mut self, more: &Self) {
+    pub fn and(&mut self, more: &Self) {
         self.count += more.count;
         self.wait += more.wait;
         self.transfer += more.transfer;
@@ -168,12 +170,15 @@ pub fn sums(processes: &[Process], matched: &Matched<'_>, clocks: &Clocks) -> Su
             }
         }
         let kind = ROWS[usize::from(group.row)].first();
+        let mut together = Sum::default();
         for (lane, own) in group.lanes.iter().zip(&events.each) {
+            together.and(own);
             let kind = sums.kinds[lane.place].entry(kind);
             kind.or_default().and(own);
             sums.ranks[lane.place].sum.and(own);
             sums.all.and(own);
         }
+        sums.groups.push(together);
     }
     finish(&mut sums, &known, cells);
     sums

@@ -6,7 +6,7 @@ mod tally;
 
 use std::collections::BTreeMap;
 
-pub use names::{ROWS, Row};
+pub use names::{Operation, ROWS, Row};
 pub use tally::{Collective, CollectiveTally, Found};
 
 impl Row {

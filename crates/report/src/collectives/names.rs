@@ -66,6 +66,7 @@ const fn row(name: &'static str, library: &'static str, operation: Operation) ->
 
 const NCCL: &str = "NCCL";
 const RCCL: &str = "RCCL";
+const NCCL_RCCL: &str = "NCCL, RCCL";
 const CUSTOM: &str = "vLLM, SGLang";
 const QUICK: &str = "quick all-reduce";
 const FUSED: &str = "FlashInfer, TensorRT-LLM";
@@ -88,7 +89,7 @@ pub const ROWS: &[Row] = {
         row("ncclDevKernel_Broadcast_*", NCCL, Broadcast),
         row("ncclDevKernel_Reduce_*", NCCL, Reduce),
         row("ncclDevKernel_SendRecv*", NCCL, SendReceive),
-        row("ncclDevKernel_Generic*", "NCCL, RCCL", Some),
+        row("ncclDevKernel_Generic*", NCCL_RCCL, Some),
         row("ncclKernel_AllReduce_*", NCCL, AllReduce),
         row("ncclKernel_AllGather_*", NCCL, AllGather),
         row("ncclKernel_ReduceScatter_*", NCCL, ReduceScatter),
@@ -166,6 +167,16 @@ impl Row {
     pub fn first(&self) -> u8 {
         let is_same = |row: &Row| row.library == self.library && row.operation == self.operation;
         ROWS.iter().position(is_same).unwrap_or(0) as u8
+    }
+
+    /// Whether such collectives are those of a communicator of NCCL.
+    pub fn is_of_communicator(&self) -> bool {
+        [NCCL, RCCL, NCCL_RCCL].contains(&self.library)
+    }
+
+    /// Whether engines have such collectives in groups of their own making.
+    pub fn is_of_engine(&self) -> bool {
+        [CUSTOM, QUICK, FUSED, TRTLLM].contains(&self.library)
     }
 }
 

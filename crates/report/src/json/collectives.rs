@@ -69,11 +69,21 @@ pub struct JsonCollectives<'a> {
 struct JsonGroup<'a> {
     /// The operation and the library.
     name: &'a str,
+    /// The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for one of NCCL without a name; `null`: the
+    /// records do not say, and the ranks were found by the times of their collectives.
+    group: Option<&'a str>,
+    /// How many ranks that group has, those without a record among them; `null` likewise.
+    #[schemars(extend("unit" = "ranks"))]
+    size: Option<u64>,
     /// The places of its processes in `processes`.
     processes: &'a [usize],
     /// How many collectives they have in common.
     #[schemars(extend("unit" = "collectives"))]
     events: u64,
+    /// How long those waited for the last rank, summed over ranks.
+    wait_ns: u64,
+    /// How long they took after that, summed over ranks.
+    transfer_ns: u64,
 }
 
 /// A host's clock.
@@ -228,8 +238,12 @@ impl<'a> JsonGroup<'a> {
     fn of(group: &'a CollectiveGroup) -> Self {
         Self {
             name: &group.name,
+            group: group.group.as_ref().map(|group| &*group.name),
+            size: group.group.as_ref().map(|group| group.size),
             processes: &group.processes,
             events: group.events,
+            wait_ns: group.sum.wait,
+            transfer_ns: group.sum.transfer,
         }
     }
 }

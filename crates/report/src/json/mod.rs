@@ -6,6 +6,7 @@ mod batch;
 mod collectives;
 mod escaped;
 mod gpu;
+mod groups;
 mod layers;
 mod process;
 mod routing;

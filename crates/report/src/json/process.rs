@@ -9,6 +9,7 @@ use tllmprof_record::Ended;
 use super::batch::{JsonBatch, JsonPhase};
 use super::collectives::JsonCollective;
 use super::gpu::{JsonCopy, JsonKernel, JsonKernelSum, JsonMetric};
+use super::groups::{JsonCommunicator, JsonGroupRank};
 use super::layers::{JsonBlocks, JsonLayer, JsonPattern, JsonUnknown};
 use super::routing::JsonRouting;
 use super::stacks::JsonStacks;
@@ -41,6 +42,12 @@ pub struct JsonProcess<'a> {
     rank_source: Option<&'a str>,
     /// How many ranks there are; `null`: not known.
     world_size: Option<u64>,
+    /// Its place in all its groups, such as `TP1 of 4, DP0`; empty: none is known.
+    in_groups: String,
+    /// The groups of ranks that it is in, each name once; a group of a single rank is left out.
+    groups: Vec<JsonGroupRank<'a>>,
+    /// The communicators of NCCL that it made, in their order.
+    communicators: Vec<JsonCommunicator>,
     /// The identifier of the run that it belongs to; `null`: it has none.
     run: Option<&'a str>,
     /// Its command line.
@@ -445,6 +452,9 @@ impl<'a> JsonProcess<'a> {
             rank: facts.rank,
             rank_source: Some(&*facts.rank_source).filter(|source| !source.is_empty()),
             world_size: facts.world_size,
+            in_groups: facts.in_groups(),
+            groups: facts.groups.iter().map(Into::into).collect(),
+            communicators: facts.communicators.iter().map(Into::into).collect(),
             run: Some(&*facts.run).filter(|run| !run.is_empty()),
             command: &facts.command,
             name: &facts.process,

@@ -82,6 +82,8 @@ fn head(process: &Process, lines: &mut Lines) {
         lines.add(format_args!("{}", facts.command));
     }
     let mut parts = vec![format!("pid {}", process.pid), rank(facts)];
+    parts.push(facts.in_groups());
+    parts.retain(|part| !part.is_empty());
     if !facts.host.is_empty() {
         parts.push(facts.host.clone());
     }

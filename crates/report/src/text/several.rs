@@ -38,7 +38,7 @@ pub fn processes(report: &Report, lines: &mut Lines) {
         skewed(skew, names, lines);
     }
     if let Some(arrivals) = arrivals {
-        collectives::add(arrivals, names, lines);
+        collectives::add(arrivals, processes, names, lines);
     }
     stacks::several(processes, names, lines);
     let ranks = processes.iter().map(|process| &process.experts[..]);

@@ -69,6 +69,8 @@ pub struct Job {
     /// A rank, and the iteration of which it lost a collective.
     pub lost: Option<(u64, u64)>,
     pub run: &'static str,
+    /// The groups and communicators of a rank, as texts.
+    pub groups: fn(u64) -> Vec<(Info, String)>,
 }
 
 impl Default for Job {
@@ -87,6 +89,7 @@ impl Default for Job {
             later: None,
             lost: None,
             run: "a-run",
+            groups: |_| Vec::new(),
         }
     }
 }
@@ -353,6 +356,11 @@ impl Job {
                     value,
                 },
             );
+        }
+        for (key, text) in (self.groups)(rank) {
+            let value = u64::from(writing.string(&text));
+            let key = Some(key);
+            writing.put(zero, 0, What::Info { key, value });
         }
         for (key, value) in [(Info::Rank, rank), (Info::WorldSize, self.ranks())] {
             writing.put(

@@ -6,6 +6,7 @@ mod common;
 mod compare;
 mod diagnosis;
 mod gpu;
+mod groups;
 mod layers;
 mod ledger;
 mod odd;

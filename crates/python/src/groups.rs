@@ -1,0 +1,223 @@
+//! The groups that a worker is in: tensor-, pipeline-, expert- and data-parallel ones, as its engine has them or as
+//! `torch.distributed` describes them. They go into the record.
+//!
+//! Read as the rank is ([`rank`]): from modules' own dictionaries, by a thread that has the GIL. Looked for where a window
+//! opens, as groups are made while a model is loaded, until some are found.
+
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::ffi::CString;
+
+use tllmprof_capture::AddOn;
+use tllmprof_engines::{DESCRIBED_GROUPS, ENGINE_GROUPS, GROUPS};
+use tllmprof_platform::lifecycle;
+use tllmprof_recorder::{self as recorder, GroupRank};
+use tllmprof_session::Place;
+
+use super::method::call_on_main_thread;
+use super::object::{Object, Python};
+use super::rank::{self, number, value};
+use super::wants::wants;
+use super::{attached, entry};
+
+/// How often they are looked for at most.
+const TRIES: u32 = 16;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Somebody who has the GIL is to look.
+    #[fork(reset)]
+    #[restart(reset)]
+    static ARE_WANTED: AtomicBool = AtomicBool::new(false);
+    /// How often somebody has looked; all of [`TRIES`] once some were found.
+    #[fork(reset)]
+    #[restart(reset)]
+    static LOOKED: AtomicU32 = AtomicU32::new(0);
+}
+
+/// Looks for groups where a window opens.
+pub struct Groups;
+
+impl AddOn for Groups {
+    fn window_is_open(&self, _: tllmprof_config::Window, _: &Place<'_>) {
+        if recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < TRIES {
+            ask();
+        }
+    }
+}
+
+/// Looks here, where the thread has the GIL; else Python's main thread does, or whoever enters a step's function first.
+fn ask() {
+    let Some(api) = attached::api().filter(|api| api.runs()) else {
+        return;
+    };
+    if api.has_gil() {
+        entry::run(look);
+    } else if !ARE_WANTED.swap(true, Ordering::AcqRel)
+        && api.version.takes_pending_calls_to_the_end()
+    {
+        // Where Python has no room for the call, a step's function is still there.
+        let _ = call_on_main_thread(api, look_for);
+    }
+}
+
+/// Looks, if that is wanted.
+pub fn look_for(py: Python<'_>) {
+    if ARE_WANTED.load(Ordering::Relaxed) {
+        py.quietly(look);
+    }
+}
+
+fn look(py: Python<'_>) {
+    ARE_WANTED.store(false, Ordering::Release);
+    let found = find(py);
+    for group in &found {
+        recorder::write_group(group);
+    }
+    if found.is_empty() {
+        LOOKED.fetch_add(1, Ordering::Relaxed);
+    } else {
+        LOOKED.store(TRIES, Ordering::Relaxed);
+    }
+}
+
+/// The groups that are there now, in the order in which they are shown.
+pub fn find(py: Python<'_>) -> Vec<GroupRank<&'static str>> {
+    let mut found = Vec::new();
+    let torch = py.imported(c"torch.distributed.distributed_c10d");
+    if let Some(world) = torch.as_ref().and_then(rank::world) {
+        let place = Worldly::new(py, &world);
+        of_engine(py, place, &mut found);
+        if let (Some(torch), true) = (&torch, found.is_empty()) {
+            described(py, torch, place, &mut found);
+        }
+    }
+    of_replica(py, &mut found);
+    found.sort_by_key(|group| GROUPS.iter().position(|name| *name == group.name));
+    found
+}
+
+/// The process in its world.
+#[derive(Clone, Copy)]
+struct Worldly {
+    rank: Option<u64>,
+    /// What the ranks of the job are ahead of those of this world, if that is known.
+    ahead: Option<u64>,
+}
+
+impl Worldly {
+    fn new(py: Python<'_>, world: &Object<'_>) -> Self {
+        let ask = |name| number(&world.attr(name)?.call(&[])?);
+        let size = ask(c"size");
+        let ahead = match (rank::replica(py), size) {
+            (None, _) => Some(0),
+            (Some((row, replica)), Some(size)) if rank::has_own_world(py, row, replica, size) => {
+                replica.checked_mul(size)
+            }
+            (Some(_), size) => size.map(|_| 0),
+        };
+        Self {
+            rank: ask(c"rank"),
+            ahead,
+        }
+    }
+
+    /// A group of which the first rank is known in the world. One of a single rank is none.
+    fn group(
+        self,
+        name: &'static str,
+        rank: u64,
+        size: u64,
+        first: Option<u64>,
+    ) -> Option<GroupRank<&'static str>> {
+        let first = first.zip(self.ahead);
+        (size > 1 && rank < size).then_some(GroupRank {
+            name,
+            rank: u32::try_from(rank).ok()?,
+            size: Some(u32::try_from(size).ok()?),
+            first: first.and_then(|(first, ahead)| first.checked_add(ahead)),
+        })
+    }
+}
+
+/// Those of the engine.
+fn of_engine(py: Python<'_>, place: Worldly, found: &mut Vec<GroupRank<&'static str>>) {
+    for row in ENGINE_GROUPS {
+        let module = CString::new(row.module).ok();
+        let Some(module) = module.and_then(|module| py.imported(&module)) else {
+            continue;
+        };
+        let groups = row.groups.iter().filter_map(|(name, variable)| {
+            let group = value(&module, &CString::new(*variable).ok()?)?;
+            let rank = number(&value(&group, c"rank_in_group")?)?;
+            let size = number(&value(&group, c"world_size")?)?;
+            let ranks = py.c().as_tuple(&value(&group, c"ranks")?);
+            let first = ranks.and_then(|ranks| number(&ranks.elements().next()?));
+            place.group(name, rank, size, first)
+        });
+        found.extend(groups);
+    }
+}
+
+/// Those that `torch.distributed` has descriptions of. Of several that have the same, the first one counts.
+fn described(
+    py: Python<'_>,
+    torch: &Object<'_>,
+    place: Worldly,
+    found: &mut Vec<GroupRank<&'static str>>,
+) {
+    let all = value(torch, c"_pg_group_ranks");
+    let (Some(all), Some(own)) = (all, place.rank) else {
+        return;
+    };
+    let Some(own) = i64::try_from(own).ok().and_then(|own| py.int(own)) else {
+        return;
+    };
+    let Some(groups) = py.c().as_tuple(&all) else {
+        return;
+    };
+    for group in groups.elements() {
+        let described = group.attr(c"group_desc");
+        let described = described.as_ref().and_then(Object::as_text);
+        let row = DESCRIBED_GROUPS.iter().find(|row| Some(row.1) == described);
+        let Some((name, ..)) = row else { continue };
+        if found.iter().any(|known| known.name == *name) {
+            continue;
+        }
+        let members = || {
+            let ranks = all.find(&group)?;
+            let rank = number(&ranks.find(&own)?)?;
+            let (mut size, mut first) = (0, None);
+            for one in py.c().as_tuple(&ranks)?.elements() {
+                size += 1;
+                if ranks.find(&one).and_then(|place| number(&place)) == Some(0) {
+                    first = number(&one);
+                }
+            }
+            place.group(name, rank, size, first)
+        };
+        found.extend(members());
+    }
+}
+
+/// The replica that the process is of, which is a rank of a data-parallel group of its own.
+fn of_replica(py: Python<'_>, found: &mut Vec<GroupRank<&'static str>>) {
+    const NAME: &str = "DP";
+    if found.iter().any(|group| group.name == NAME) {
+        return;
+    }
+    let Some((row, replica)) = rank::replica(py) else {
+        return;
+    };
+    let count = row.count.and_then(|count| rank::number_at(py, count));
+    let size = count.and_then(|count| u32::try_from(count).ok());
+    let is_one_of_several = replica > 0 || size.is_some_and(|size| size > 1);
+    if let (true, Ok(rank)) = (is_one_of_several, u32::try_from(replica)) {
+        found.push(GroupRank {
+            name: NAME,
+            rank,
+            size: size.filter(|size| rank < *size),
+            first: None,
+        });
+    }
+}

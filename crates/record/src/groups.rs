@@ -1,0 +1,225 @@
+//! The groups that a process is in: communicators of NCCL, and groups by name. Facts of a record, as texts.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::check::Words;
+
+/// No group has more ranks: a number above that is damage.
+const RANKS: u32 = 1 << 20;
+
+/// What a communicator is known by on all of its ranks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct CommunicatorId(u64);
+
+impl CommunicatorId {
+    /// That of communicators whose identifier was not seen.
+    pub const UNKNOWN: Self = Self(0);
+
+    /// From the bytes of the `ncclUniqueId` that it is made by, or of several: the same on all ranks.
+    #[must_use]
+    pub fn of(unique: &[u8]) -> Self {
+        let words = unique.chunks(8).map(|chunk| {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            u64::from_le_bytes(word)
+        });
+        Self(Words::of(words).max(1))
+    }
+}
+
+impl fmt::Display for CommunicatorId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// A process in a communicator: `ID RANK SIZE`, the id in 16 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Member {
+    pub id: CommunicatorId,
+    pub rank: u32,
+    /// How many ranks the communicator has; 0: not known, nor is the rank.
+    pub size: u32,
+}
+
+impl Member {
+    /// Of a communicator about which nothing is known.
+    pub const UNKNOWN: Self = Self {
+        id: CommunicatorId::UNKNOWN,
+        rank: 0,
+        size: 0,
+    };
+
+    /// Whether it is known which communicator this is.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.id != CommunicatorId::UNKNOWN
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} {}", self.id, self.rank, self.size)
+    }
+}
+
+impl FromStr for Member {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut words = text.split(' ');
+        let id = words.next().filter(|id| id.len() == 16).ok_or(())?;
+        let id = CommunicatorId(u64::from_str_radix(id, 16).map_err(|_| ())?);
+        let (rank, size) = (number(words.next())?, number(words.next())?);
+        let is_member = rank < size && size <= RANKS;
+        let member = Self { id, rank, size };
+        let is_right = words.next().is_none() && (is_member || member == Self::UNKNOWN);
+        is_right.then_some(member).ok_or(())
+    }
+}
+
+/// A process in a group with a name: `NAME RANK SIZE FIRST`, with `-` for what is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupRank<N = String> {
+    /// Such as `TP`.
+    pub name: N,
+    pub rank: u32,
+    /// How many ranks the group has.
+    pub size: Option<u32>,
+    /// The rank in the job of the group's first rank: groups of one name differ by it.
+    pub first: Option<u64>,
+}
+
+impl<N: fmt::Display> fmt::Display for GroupRank<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name, self.rank)?;
+        match self.size {
+            Some(size) => write!(f, " {size}")?,
+            None => f.write_str(" -")?,
+        }
+        match self.first {
+            Some(first) => write!(f, " {first}"),
+            None => f.write_str(" -"),
+        }
+    }
+}
+
+impl FromStr for GroupRank {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut words = text.split(' ');
+        let name = words.next().unwrap_or_default();
+        let is_name = |name: &str| {
+            (1..=8).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_uppercase())
+        };
+        let rank = number(words.next())?;
+        let size = known(words.next(), number)?;
+        let first = known(words.next(), number)?;
+        let is_right = is_name(name)
+            && rank < size.unwrap_or(RANKS)
+            && size.is_none_or(|size| size <= RANKS)
+            && words.next().is_none();
+        is_right
+            .then(|| Self {
+                name: name.to_owned(),
+                rank,
+                size,
+                first,
+            })
+            .ok_or(())
+    }
+}
+
+fn number<T: FromStr>(word: Option<&str>) -> Result<T, ()> {
+    word.and_then(|word| word.parse().ok()).ok_or(())
+}
+
+/// What is `-` where it is not known.
+fn known<T>(
+    word: Option<&str>,
+    read: impl FnOnce(Option<&str>) -> Result<T, ()>,
+) -> Result<Option<T>, ()> {
+    match word {
+        Some("-") => Ok(None),
+        word => read(word).map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_identifier_alone_says_which_communicator_it_is() {
+        let mut unique = [0_u8; 128];
+        unique[..10].copy_from_slice(b"identified");
+        let one = CommunicatorId::of(&unique);
+        assert_eq!(one, CommunicatorId::of(&unique));
+        unique[127] = 1;
+        assert_ne!(one, CommunicatorId::of(&unique));
+        assert_ne!(CommunicatorId::of(&[0; 128]), CommunicatorId::UNKNOWN);
+        // Records of other versions have the same: ranks may have libraries of several.
+        assert_eq!(one.to_string(), "7cd6dc417565fd24");
+    }
+
+    #[test]
+    fn texts_are_read_as_they_were_written() {
+        let id = CommunicatorId::of(b"some");
+        for member in [
+            Member {
+                id,
+                rank: 3,
+                size: 4,
+            },
+            Member::UNKNOWN,
+        ] {
+            assert_eq!(member.to_string().parse(), Ok(member));
+        }
+        for (size, first) in [
+            (Some(4), Some(1 << 40)),
+            (None, Some(0)),
+            (Some(4), None),
+            (None, None),
+        ] {
+            let group = GroupRank {
+                name: "TP".to_owned(),
+                rank: 1,
+                size,
+                first,
+            };
+            assert_eq!(group.to_string().parse(), Ok(group));
+        }
+    }
+
+    #[test]
+    fn damaged_texts_are_no_groups() {
+        for text in [
+            "",
+            "0123456789abcdef 4 4",
+            "0123456789abcdef 0 9999999",
+            "0123456789abcdef 1",
+            "0123456789abcdef 0 4 4",
+            "0123456789abcde 0 4",
+            "0123456789abcdeg 0 4",
+            "0123456789abcdef -1 4",
+        ] {
+            assert_eq!(text.parse::<Member>(), Err(()), "{text}");
+        }
+        for text in [
+            "",
+            "TP",
+            "TP 1",
+            "TP 1 4",
+            "TP 4 4 0",
+            "tp 1 4 0",
+            " 1 4 0",
+            "TP 1 4 0 0",
+            "TP - 4 0",
+            "TP 1 4 x",
+        ] {
+            assert_eq!(text.parse::<GroupRank>(), Err(()), "{text}");
+        }
+    }
+}
