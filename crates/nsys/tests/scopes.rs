@@ -145,8 +145,10 @@ fn layers(recorded: &[Graph], exported: &[Graph]) -> Layers {
     process.layers.unwrap()
 }
 
+type Counts<'a> = Vec<(&'a str, u64)>;
+
 /// Kernels of the four iterations by scope, and those that are not known by the reason.
-fn kernels(layers: &Layers) -> (Vec<(&str, u64)>, Vec<(&str, u64)>) {
+fn kernels(layers: &Layers) -> (Counts<'_>, Counts<'_>) {
     let mut known: Vec<_> = layers
         .rows
         .iter()
