@@ -48,7 +48,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// A run; `None`, after an error was logged, if one of its files cannot be read.
 fn read(path: &Path, merge: bool) -> Result<Option<Report>> {
-    let (processes, failed) = processes::read_all(&processes::of_run(path)?);
+    let (processes, failed) = processes::read_all(&processes::of_run(path)?, None);
     let groups = runs::apart(processes, merge);
     let processes = runs::one(groups, &path.display().to_string())?;
     Ok((!failed).then(|| Report::new(processes)))

@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 
 use anyhow::Result;
 use tllmprof_export::Output;
-use tllmprof_nsys::Process as Exported;
+use tllmprof_nsys::{Process as Exported, Scopes};
 use tllmprof_page::{EVENTS, Timeline};
 use tllmprof_report::{MetricSample, Process, Recording, Report};
 
@@ -29,13 +29,20 @@ impl Measured {
 }
 
 /// Writes a report's page: it is there whole or not at all. `are_some`: the processes have some of their records' windows.
+/// Kernels of nsys exports get their layers by `scopes`.
 ///
 /// # Errors
 /// Where it cannot be written.
-pub fn write(report: &Report, measured: &Measured, target: Output, are_some: bool) -> Result<()> {
+pub fn write(
+    report: &Report,
+    measured: &Measured,
+    target: Output,
+    are_some: bool,
+    scopes: Option<&Scopes>,
+) -> Result<()> {
     let room = EVENTS / report.processes.len().max(1) as u64;
     let timelines = parallel::each(&report.processes, |process| {
-        timeline(process, measured, room, are_some)
+        timeline(process, measured, room, are_some, scopes)
     });
     let mut file = BufWriter::new(target.file()?);
     tllmprof_page::write(report, &timelines, &mut file)?;
@@ -44,10 +51,16 @@ pub fn write(report: &Report, measured: &Measured, target: Output, are_some: boo
 }
 
 /// The events of a process; `None` where what it was read from cannot be read any more.
-fn timeline(process: &Process, measured: &Measured, room: u64, are_some: bool) -> Option<Timeline> {
+fn timeline(
+    process: &Process,
+    measured: &Measured,
+    room: u64,
+    are_some: bool,
+    scopes: Option<&Scopes>,
+) -> Option<Timeline> {
     let file = &process.file;
     let timeline = if processes::is_of_nsys(file).ok()? {
-        let recorded = tllmprof_nsys::open(file).ok()?;
+        let recorded = processes::exported(file, scopes).ok()?;
         let own = |one: &&Exported| Recording::header(*one).pid == process.pid;
         let one = recorded.iter().find(own)?;
         let counted = Counted::new(one, processes::activity("drawing", file), 2 * one.rows());

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
+use tllmprof_nsys::Scopes;
 use tllmprof_record::{Error, Reader};
 use tllmprof_report::{Process, State};
 
@@ -17,11 +18,15 @@ use crate::{output, parallel};
 
 /// Reads the processes of some files, and logs which files cannot be read; whether there was one. A file of a
 /// process that was killed before it recorded anything is logged, too, and is a failure if there is no other.
-pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Process>, bool) {
+/// Kernels of nsys exports get their layers by `scopes`.
+pub fn read_all<'a>(
+    files: impl IntoIterator<Item = &'a PathBuf>,
+    scopes: Option<&Scopes>,
+) -> (Vec<Process>, bool) {
     let files: Vec<_> = files.into_iter().collect();
     let mut processes = Vec::new();
     let mut failed = false;
-    for (file, read) in files.iter().zip(read_each(&files)) {
+    for (file, read) in files.iter().zip(read_each(&files, scopes)) {
         match read.with_context(|| file.display().to_string()) {
             Ok(read) => processes.extend(read),
             Err(error) => {
@@ -35,10 +40,10 @@ pub fn read_all<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> (Vec<Proces
 }
 
 /// What each file holds, in their order; several are read at once.
-fn read_each(files: &[&PathBuf]) -> Vec<Result<Vec<Process>>> {
+fn read_each(files: &[&PathBuf], scopes: Option<&Scopes>) -> Vec<Result<Vec<Process>>> {
     let read = |file: &PathBuf, show| {
         output::detail(format_args!("reads {}", file.display()));
-        of_file(file, files.len(), show)
+        of_file(file, files.len(), show, scopes)
     };
     if let [file] = files {
         return vec![read(file, true)];
@@ -145,7 +150,7 @@ fn open_file(path: &Path) -> Result<(File, u64), Error> {
 }
 
 /// The processes of a record or of an nsys export, one of so many files. `show`: with a progress line of its own.
-fn of_file(file: &Path, files: usize, show: bool) -> Result<Vec<Process>> {
+fn of_file(file: &Path, files: usize, show: bool, scopes: Option<&Scopes>) -> Result<Vec<Process>> {
     let path = || file.to_owned();
     if !is_of_nsys(file)? {
         let process = match show {
@@ -154,7 +159,7 @@ fn of_file(file: &Path, files: usize, show: bool) -> Result<Vec<Process>> {
         };
         return Ok(vec![process]);
     }
-    let recorded = tllmprof_nsys::open(file)?;
+    let recorded = exported(file, scopes)?;
     let records = files.max(recorded.len());
     let processes = recorded.iter().map(|one| match show {
         true => {
@@ -164,6 +169,20 @@ fn of_file(file: &Path, files: usize, show: bool) -> Result<Vec<Process>> {
         false => Process::read_among(path(), one, records),
     });
     Ok(processes.collect::<Result<_, _>>()?)
+}
+
+/// The processes of an nsys export, whose kernels get their layers by `scopes`.
+pub fn exported(
+    file: &Path,
+    scopes: Option<&Scopes>,
+) -> Result<Vec<tllmprof_nsys::Process>, tllmprof_nsys::Error> {
+    let mut recorded = tllmprof_nsys::open(file)?;
+    if let Some(scopes) = scopes {
+        for one in &mut recorded {
+            one.join(scopes)?;
+        }
+    }
+    Ok(recorded)
 }
 
 /// Whether a file is an nsys report or an export of one.

@@ -1,15 +1,17 @@
 //! What records show.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use tllmprof_config::RunId;
 use tllmprof_export::Output;
+use tllmprof_nsys::Scopes;
 use tllmprof_report::{Process, Report};
 
+use crate::failure::usage;
 use crate::page::{self, Measured};
 use crate::{manners, output, processes, runs};
 
@@ -30,6 +32,9 @@ pub struct Arguments {
     /// Treat the records of several runs as one run
     #[arg(long)]
     merge: bool,
+    /// For exports of nsys: take the layers of CUDA graphs from this record, of a run of the same program with --layers
+    #[arg(long, value_name = "RECORD")]
+    scopes: Option<PathBuf>,
     /// Records, folders of records, or SQLite exports of nsys [default: the newest tllmprof-RUN folder here]
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -50,7 +55,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         None => None,
     };
-    let (processes, failed) = processes::read_all(&files);
+    let scopes = arguments.scopes.as_deref();
+    let scopes = scopes.map(|record| scopes_of(record, &files)).transpose()?;
+    let (processes, failed) = processes::read_all(&files, scopes.as_ref());
     let status = processes::status(failed, &processes);
     let mut groups = runs::apart(processes, arguments.merge);
     if arguments.json || page.is_some() {
@@ -62,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         1 => {
             let processes = groups.pop().unwrap_or_default();
             if !processes.is_empty() {
-                show(processes, page, arguments)?;
+                show(processes, page, scopes.as_ref(), arguments)?;
             }
         }
         _ => {
@@ -81,9 +88,33 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(status)
 }
 
+/// What a record knows of the graphs that exports of nsys have.
+///
+/// # Errors
+/// Where it cannot be read or has no layers, or there is no export.
+fn scopes_of(record: &Path, files: &[PathBuf]) -> Result<Scopes> {
+    let option = || format!("--scopes {}", record.display());
+    let is_export = |file: &PathBuf| processes::is_of_nsys(file).unwrap_or(false);
+    if !files.iter().any(is_export) {
+        return Err(usage(format_args!(
+            "{}: no FILE is an export of nsys (wanted: one; a record has its own layers)",
+            option()
+        )));
+    }
+    let reader = processes::open(record, "reading").with_context(option)?;
+    let scopes = Scopes::read(record.to_owned(), &reader).with_context(option)?;
+    scopes.with_context(|| {
+        format!(
+            "{}: it has no layers (wanted: a record of tllmprof run --layers)",
+            option()
+        )
+    })
+}
+
 fn show(
     processes: Vec<Process>,
     page: Option<(&PathBuf, Output)>,
+    scopes: Option<&Scopes>,
     arguments: &Arguments,
 ) -> Result<()> {
     let Some((out, target)) = page else {
@@ -92,7 +123,7 @@ fn show(
     let measured = Measured::of(&processes);
     let report = Report::new(processes);
     let out = out.display();
-    page::write(&report, &measured, target, false).with_context(|| out.to_string())?;
+    page::write(&report, &measured, target, false, scopes).with_context(|| out.to_string())?;
     output::note(format_args!("wrote {out}"));
     // A page is asked for instead of the text, and beside the JSON.
     if arguments.json {
@@ -112,7 +143,7 @@ fn print(report: &Report, json: bool) -> Result<()> {
 
 /// What the records of a run show, in short, on standard error; whether there is anything that a page could show.
 pub fn summarise(files: &[PathBuf], run: &RunId) -> bool {
-    let (processes, _) = processes::read_all(files);
+    let (processes, _) = processes::read_all(files, None);
     let processes = runs::only(processes, run);
     let has_iterations = processes.iter().any(|process| process.sum.is_some());
     if !processes.is_empty() {

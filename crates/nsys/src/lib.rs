@@ -17,6 +17,7 @@ mod error;
 mod facts;
 mod process;
 mod ranges;
+mod scopes;
 mod strings;
 mod windows;
 
@@ -31,6 +32,7 @@ use windows::Windows;
 
 pub use error::Error;
 pub use process::Process;
+pub use scopes::Scopes;
 
 /// How an SQLite database begins.
 pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";

@@ -1,21 +1,22 @@
 //! A process of an export, read as a record is.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::rc::Rc;
 
 use tllmprof_record::{
-    Anchor, ClockKind, CopyKind, Damage, Edge, Entry, Event, Header, Info, NO_STRING, RangeKind,
-    StringId, What,
+    Anchor, ClockKind, CopyKind, Damage, Edge, Entry, Event, GraphState, Header, Info, NO_STRING,
+    RangeKind, StringId, What,
 };
-use tllmprof_report::Recording;
+use tllmprof_report::{Recording, kernel_name};
 
 use crate::calls::{self, Rows};
 use crate::database::{Database, Row, Wanted};
 use crate::error::Error;
 use crate::facts::Facts;
 use crate::ranges::{self, Domains, Own, Range, Text, number};
+use crate::scopes::{Kernels, Scopes};
 use crate::strings::{Ids, Written};
 use crate::windows::Windows;
 
@@ -28,6 +29,12 @@ const SETS: &str = "CUPTI_ACTIVITY_KIND_MEMSET";
 
 /// The columns that all tables of what GPUs did have, and where each is.
 const GPU: [&str; 5] = ["start", "end", "deviceId", "streamId", "correlationId"];
+
+/// The columns of a kernel's name, as the linker has it and as people do.
+const NAMES: [&str; 2] = ["mangledName", "demangledName|shortName"];
+
+/// How many nodes of graphs are looked at.
+const NODES: usize = 1 << 20;
 
 /// What all processes of an export share.
 pub struct Shared {
@@ -48,6 +55,8 @@ pub struct Process {
     rank: u64,
     /// What is added to nsys's moments, some of which are negative.
     shift: i64,
+    /// By graph and node the scope's name; `None`: that was not asked for.
+    scopes: Option<BTreeMap<u32, BTreeMap<u32, String>>>,
     ids: RefCell<Ids>,
     rows: RefCell<Rows>,
 }
@@ -83,9 +92,43 @@ impl Process {
             windows,
             rank,
             shift,
+            scopes: None,
             ids: RefCell::default(),
             rows: RefCell::default(),
         }
+    }
+
+    /// From here on kernels of graphs have the scopes that a record has of the same graphs.
+    ///
+    /// # Errors
+    /// Where the export cannot be read.
+    pub fn join(&mut self, scopes: &Scopes) -> Result<(), Error> {
+        let mut execs: BTreeMap<u32, Kernels> = BTreeMap::new();
+        let mut room = NODES;
+        if let Some(wanted) = self.mine_on_gpu(KERNELS) {
+            let columns = [&["graphNodeId"][..], &NAMES].concat();
+            let database = &self.shared.database;
+            let mut names: HashMap<i64, String> = HashMap::new();
+            database.rows(KERNELS, &columns, wanted, |row| {
+                let Some((exec, node)) = node_of(row.number(0)) else {
+                    return;
+                };
+                let name = row.number(1).or_else(|| row.number(2)).unwrap_or(-1);
+                let graph = execs.entry(exec).or_default();
+                if room > 0 && !graph.contains_key(&node) {
+                    room -= 1;
+                    let text = || kernel_name(&database.string(name).unwrap_or_default());
+                    graph.insert(node, names.entry(name).or_insert_with(text).clone());
+                }
+            })?;
+        }
+        // Of graphs that were cut off none is known.
+        let known = match room {
+            0 => BTreeMap::new(),
+            _ => scopes.of(&execs),
+        };
+        self.scopes = Some(known);
+        Ok(())
     }
 
     /// About how many rows are read each time.
@@ -136,6 +179,7 @@ impl Recording for Process {
             damage: Damage::default(),
         };
         reading.facts();
+        reading.scopes();
         reading.windows();
         let whole = reading
             .ranges()
@@ -205,6 +249,45 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
         for (thread, name) in process.shared.facts.threads(process.process) {
             let name = self.text(name);
             self.event(*thread, Event::new(0, 0, What::ThreadName { name }));
+        }
+    }
+
+    /// What is known of graphs' nodes.
+    fn scopes(&mut self) {
+        let process = self.process;
+        let main = number(process.process);
+        let mut ids: HashMap<&str, u32> = HashMap::new();
+        for (graph, (exec, nodes)) in (1..).zip(process.scopes.iter().flatten()) {
+            for (node, name) in nodes {
+                let next = ids.len() as u32 + 1;
+                let scope = match &**name {
+                    // It was captured while nothing was open.
+                    "" => 0,
+                    name => *ids.entry(name).or_insert(next),
+                };
+                if scope == next {
+                    let name = self.text(name);
+                    let what = What::Scope {
+                        id: scope,
+                        parent: 0,
+                        name,
+                    };
+                    self.event(main, Event::new(0, 0, what));
+                }
+                let what = What::GraphNodes {
+                    graph,
+                    first: *node,
+                    count: 1,
+                    scope,
+                };
+                self.event(main, Event::new(0, 0, what));
+            }
+            let what = What::GraphExec {
+                state: Some(GraphState::Known),
+                exec: *exec,
+                graph,
+            };
+            self.event(main, Event::new(u64::MAX, 0, what));
         }
     }
 
@@ -344,7 +427,7 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
     fn gpu(&mut self) -> Result<(), Error> {
         self.work(
             KERNELS,
-            &["demangledName|shortName|mangledName"],
+            &["demangledName|shortName|mangledName", "graphNodeId"],
             |reading, row, place| {
                 let name = row.number(5).map_or(NO_STRING, |id| reading.number(id));
                 What::GpuKernel {
@@ -412,6 +495,18 @@ impl<F: FnMut(Entry<'_>)> Reading<'_, F> {
                 let what = what(self, row, (device as u8, stream as u16));
                 let ticks = process.ticks(start);
                 self.event(0, Event::new(ticks, end.abs_diff(start), what));
+                if table == KERNELS
+                    && process.scopes.is_some()
+                    && let Some((exec, node)) = node_of(row.number(6))
+                {
+                    let what = What::KernelNode {
+                        device: device as u8,
+                        stream: stream as u16,
+                        exec,
+                        node,
+                    };
+                    self.event(0, Event::new(ticks, 0, what));
+                }
             })
     }
 }
@@ -424,4 +519,10 @@ impl Process {
             wanted.is_some_and(|wanted| self.shared.database.has(table, wanted))
         })
     }
+}
+
+/// The executable graph and the node that nsys's number of a node has; `None`: the kernel is of no graph.
+fn node_of(id: Option<i64>) -> Option<(u32, u32)> {
+    let id = id.filter(|id| *id > 0)?.unsigned_abs();
+    Some(((id >> 32) as u32, id as u32))
 }

@@ -101,7 +101,7 @@ impl RawLayers {
     }
 
     /// From here on changes of scope are in nanoseconds: calls are known by when they began so.
-    pub fn convert(&mut self, ns_of: impl Fn(u64) -> u64) {
+    pub fn use_ns(&mut self, ns_of: impl Fn(u64) -> u64) {
         for (since, _) in self.threads.values_mut().flatten() {
             *since = ns_of(*since);
         }

@@ -197,7 +197,7 @@ impl LayerTally {
         for kernel in latest.into_values() {
             self.is_alone(Some(kernel));
         }
-        self.raw.convert(ns_of);
+        self.raw.use_ns(ns_of);
         let alone = std::mem::take(&mut self.alone);
         let scope_of = |kernel: &Alone| {
             let launch = launches.of_kernel(kernel.correlation, kernel.start);

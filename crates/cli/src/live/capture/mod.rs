@@ -156,7 +156,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let out = out.display();
         let read = windows.read()?;
         let measured = Measured::of(&read);
-        page::write(&Report::new(read), &measured, target, true)
+        page::write(&Report::new(read), &measured, target, true, None)
             .with_context(|| out.to_string())?;
         output::say(format_args!("the page is {out}"));
     }
