@@ -7,17 +7,15 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::ffi::CString;
 
-use tllmprof_capture::AddOn;
 use tllmprof_engines::{DESCRIBED_GROUPS, ENGINE_GROUPS, GROUPS};
 use tllmprof_platform::lifecycle;
 use tllmprof_recorder::{self as recorder, GroupRank};
-use tllmprof_session::Place;
 
+use super::attached;
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::rank::{self, number, value};
 use super::wants::wants;
-use super::{attached, entry};
 
 /// How often they are looked for at most.
 const TRIES: u32 = 16;
@@ -35,24 +33,17 @@ lifecycle::global! {
     static LOOKED: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Looks for groups where a window opens.
-pub struct Groups;
-
-impl AddOn for Groups {
-    fn window_is_open(&self, _: tllmprof_config::Window, _: &Place<'_>) {
-        if recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < TRIES {
-            ask();
-        }
+/// Has somebody look who has the GIL: the calling thread `inside`, as it has it; else Python's main thread, or whoever enters
+/// a step's function first.
+pub fn ask(inside: impl FnOnce(fn(Python<'_>))) {
+    if !(recorder::is_on() && wants().rank && LOOKED.load(Ordering::Relaxed) < TRIES) {
+        return;
     }
-}
-
-/// Looks here, where the thread has the GIL; else Python's main thread does, or whoever enters a step's function first.
-fn ask() {
     let Some(api) = attached::api().filter(|api| api.runs()) else {
         return;
     };
     if api.has_gil() {
-        entry::run(look);
+        inside(look);
     } else if !ARE_WANTED.swap(true, Ordering::AcqRel)
         && api.version.takes_pending_calls_to_the_end()
     {

@@ -47,18 +47,18 @@ mod totals;
 mod version;
 mod wants;
 
-use tllmprof_config::Settings;
+use tllmprof_capture::AddOn;
+use tllmprof_config::{Settings, Window};
 
 use extension::extension;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
-use tllmprof_session as session;
+use tllmprof_session::{self as session, Place};
 use torch::{modules, profiler};
 use wants::Wants;
 
 pub use entry::run;
 pub use extension::{EXTENSION, Extension};
-pub use groups::Groups;
 pub use torch::profiler::TorchProfiler;
 
 /// The process's Python, for the session.
@@ -100,6 +100,17 @@ impl session::Interpreter for Cpython {
 
     fn write_no_call(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         write!(out, "{}", functions::Uncalled)
+    }
+}
+
+/// Looks for the groups that the process is in where a window opens.
+pub struct Groups;
+
+impl AddOn for Groups {
+    fn window_is_open(&self, _: Window, _: &Place<'_>) {
+        groups::ask(|look| {
+            entry::run(look);
+        });
     }
 }
 
