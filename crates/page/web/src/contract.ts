@@ -600,6 +600,8 @@ export interface UnknownGpuLayer {
 export interface GpuBlocks {
     /** How long each block took in these iterations, in their order. Unit: ns. */
     block_ns: number[];
+    /** How long one takes in one iteration, in the mean. Unit: ns. */
+    mean_ns: number;
     /** What part of the time of these iterations' kernels the blocks are. Unit: part of 1. */
     share: number;
     /** A block's kernels, in their order. */

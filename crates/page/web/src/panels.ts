@@ -158,6 +158,13 @@ export function slowest(process: Process, show: (n: number, dur: number) => void
 /** A figure, if it is known. */
 const known = (say: (value: number) => string, value: number | null) => (value === null ? "–" : say(value));
 
+/** The blocks of kernels that are found, where nothing says what the layers are. */
+function equalBlocks({ blocks, layer_patterns: layers }: Process): string {
+    if (blocks === null || layers.length) return "";
+    const figures = blocks.mean_ns > 0 ? `, ${time(blocks.mean_ns)} each, ${share(blocks.share)} of all` : "";
+    return `; equal blocks: ${count(blocks.block_ns.length)} of ${count(blocks.kernels.length)} kernels${figures}`;
+}
+
 function kernels(process: Process, figures: ProcessFigures): HTMLElement | null {
     const { kernels: list, kernel_window: inside } = process;
     if (!list.length) {
@@ -168,7 +175,7 @@ function kernels(process: Process, figures: ProcessFigures): HTMLElement | null 
     const caption = inside && inside.iterations > 0
         ? `${count(inside.kernels)} in the ${count(inside.iterations)} iterations that took kernels${inside.samples ? ` (${inside.samples.text})` : ""}`
         : "of kernel windows";
-    return longTable("Top kernels", caption, ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [
+    return longTable("Top kernels", caption + equalBlocks(process), ["kernel", "share", "total", "count", "mean", "longest"], list.map((kernel, at) => [
         mono(kernel.short_name, kernel.name), known(share, figures.kernels[at].share), known(time, kernel.total_ns), count(kernel.count),
         known(time, figures.kernels[at].mean_ns), known(time, kernel.max_ns),
     ]));

@@ -119,6 +119,8 @@ impl JsonUnknown {
 pub struct JsonBlocks<'a> {
     /// How long each block took in these iterations, in their order.
     block_ns: &'a [u64],
+    /// How long one takes in one iteration, in the mean.
+    mean_ns: u64,
     /// What part of the time of these iterations' kernels the blocks are.
     #[schemars(extend("unit" = "part of 1"))]
     share: f64,
@@ -177,6 +179,7 @@ impl<'a> JsonBlocks<'a> {
         };
         Self {
             block_ns: &blocks.blocks,
+            mean_ns: blocks.mean(),
             share: blocks.share(blocks.ns()),
             kernels: blocks.kernels.iter().map(kernel).collect(),
             partly: blocks.partly,
