@@ -31,6 +31,7 @@
 //! The layers are crates, so that an arrow that points back does not compile; `docs/architecture.md`
 //! draws them. This one exports the C names and wires the layers, and does nothing else.
 
+mod attach;
 mod exports;
 mod libc_hooks;
 mod unwinder;
@@ -85,16 +86,16 @@ fn constructor() {
     contained((), || {
         intercept::start();
         libc_hooks::find_real();
-        if activity::is_asked() {
-            start();
+        if activity::is_asked() && !attach::is_under_way() {
+            start(false);
         } else {
             activity::asks_nothing();
         }
     });
 }
 
-/// A variable of ours is set.
-fn start() {
+/// A variable of ours is set. `is_attached`: by whoever attached the library to a process that runs.
+fn start(is_attached: bool) {
     log::start();
     internal_error::start();
     let settings = activity::settings();
@@ -113,5 +114,8 @@ fn start() {
         activity::counts_ranges(settings) || activity::records_ranges(settings)
     }));
     intercept::follow_named();
-    python::start();
+    // Python that was not seen to start is left alone.
+    if !is_attached {
+        python::start();
+    }
 }
