@@ -86,7 +86,7 @@ fn start(variables: &[Vec<u8>]) -> c_int {
         return BAD_VARIABLE;
     }
     IS_ATTACHED.store(true, Ordering::Release);
-    crate::start(true);
+    crate::starting::start(true);
     if !attached::attach(hooks()) {
         return FAILED;
     }

@@ -34,6 +34,7 @@
 mod attach;
 mod exports;
 mod libc_hooks;
+mod starting;
 mod unwinder;
 
 // For its symbols, which the linker looks for.
@@ -41,17 +42,15 @@ use tllmprof_bytes as _;
 
 use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
-use tllmprof_config::Settings;
 use tllmprof_intercept::{self as intercept, AllDoors};
 use tllmprof_live::ControlSocket;
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::gate;
 use tllmprof_platform::heap::OwnHeap;
 use tllmprof_platform::panics::contained;
-use tllmprof_platform::{gate, injection, internal_error, lifecycle, log};
 use tllmprof_python::{self as python, Cpython, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
-use tllmprof_scopes as scopes;
 use tllmprof_session::{Wiring, activity};
 use tllmprof_stacks::StackSampler;
 
@@ -87,35 +86,9 @@ fn constructor() {
         intercept::start();
         libc_hooks::find_real();
         if activity::is_asked() && !attach::is_under_way() {
-            start(false);
+            starting::start(false);
         } else {
             activity::asks_nothing();
         }
     });
-}
-
-/// A variable of ours is set. `is_attached`: by whoever attached the library to a process that runs.
-fn start(is_attached: bool) {
-    log::start();
-    internal_error::start();
-    let settings = activity::settings();
-    if let Some(settings) = settings {
-        recorder::start(settings);
-        scopes::start(settings);
-    }
-    let has_work = |settings: &Settings| {
-        !settings.windows.is_empty() || settings.control.is_on() || recorder::is_wanted()
-    };
-    if settings.is_none_or(has_work) {
-        // Lines may be written in a child, too, wherever that has its standard error.
-        lifecycle::register();
-    }
-    injection::start(settings.is_some_and(|settings| {
-        activity::counts_ranges(settings) || activity::records_ranges(settings)
-    }));
-    intercept::follow_named();
-    // Python that was not seen to start is left alone.
-    if !is_attached {
-        python::start();
-    }
 }

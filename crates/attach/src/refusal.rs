@@ -81,7 +81,7 @@ impl fmt::Display for Refusal {
                 ),
                 scope => write!(
                     f,
-                    "kernel.yama.ptrace_scope is {scope}: nobody can attach until the next boot"
+                    "kernel.yama.ptrace_scope is {scope}: no process can be attached to until the next boot"
                 ),
             },
             Self::NotPermitted(error) => write!(

@@ -1,7 +1,7 @@
 //! Whether a stopped thread may create another where it is.
 //!
 //! `pthread_create` takes locks of the C library's: of its stacks, of `malloc`, of the loader. A thread that holds one, or is
-//! in the midst of what one protects, must not be made to call it. So a thread is at a safe point if all its frames are
+//! in the middle of what one protects, must not be made to call it. So a thread is at a safe point if all its frames are
 //! known and
 //!
 //! - none of them is in the loader, in a library that brings `malloc`, or in this library,

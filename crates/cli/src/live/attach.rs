@@ -29,8 +29,8 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-A thread of the process is stopped for about a millisecond. The process must be one of this user, and the system must let \
-it be traced (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a process that runs, and what is not.
+A thread of the process is stopped for about a millisecond. The process must be one of this user, and the system must \
+permit ptrace (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a process that runs, and what is not.
 
   tllmprof attach 4711 --steps 50     the next 50 iterations
   tllmprof attach 4711                only attach; tllmprof capture 4711 captures later
