@@ -210,7 +210,13 @@ mod tests {
             gil: true,
             ..Capture::default()
         };
-        for request in [Request::Status, Request::Stop, Request::Capture(capture)] {
+        for request in [
+            Request::Status,
+            Request::Stop,
+            Request::Attach,
+            Request::Detach,
+            Request::Capture(capture),
+        ] {
             assert_eq!(
                 Request::from_line(request.to_line().as_bytes()),
                 Ok(request)
@@ -222,7 +228,10 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (line, why) in [
             ("rubbish", "a JSON value is missing"),
-            ("{}", "\"do\" is none of status, capture and stop"),
+            (
+                "{}",
+                "\"do\" is none of status, capture, stop, attach and detach",
+            ),
             (
                 r#"{"do":"status","version":2}"#,
                 "this library speaks version 1 of the protocol",

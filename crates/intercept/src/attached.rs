@@ -255,7 +255,7 @@ mod tests {
 
     fn count() -> u64 {
         use tllmprof_calls::Call::GraphLaunch;
-        tllmprof_session::slot().map_or(0, |slot| slot.live(GraphLaunch.into()).count())
+        tllmprof_session::slot().map_or(0, |slot| slot.live(GraphLaunch).count())
     }
 
     #[test]
