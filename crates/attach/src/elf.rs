@@ -53,6 +53,7 @@ pub fn modules(memory: &Memory, maps: &[Mapping]) -> Vec<Module> {
     first
         .filter(|mapping| !mapping.path.starts_with("/dev/"))
         .filter_map(|mapping| Module::read(memory, mapping))
+        .filter(|module| module.is_code(maps))
         .collect()
 }
 
@@ -121,6 +122,23 @@ impl Module {
             dynamic,
             needed,
         })
+    }
+
+    /// Whether its code is where its headers say. A file may be mapped for its contents, too, as for symbols.
+    fn is_code(&self, maps: &[Mapping]) -> bool {
+        let mut code = self
+            .headers
+            .iter()
+            .filter(|header| header.kind == PT_LOAD && header.flags & 1 != 0)
+            .map(|header| self.base.wrapping_add(header.address));
+        let is_mapped = |address: u64| {
+            maps.iter().any(|mapping| {
+                (mapping.start..mapping.end).contains(&address)
+                    && mapping.is_executable
+                    && mapping.path == self.path
+            })
+        };
+        code.all(is_mapped)
     }
 
     pub fn contains(&self, address: u64) -> bool {
@@ -307,6 +325,25 @@ pub mod tests {
         let needed = program.needed(&memory);
         assert!(needed.iter().any(|name| name == "libc.so.6"), "{needed:?}");
         assert!(modules.iter().any(|module| module.path == "[vdso]"));
+    }
+
+    #[test]
+    fn a_file_that_is_mapped_for_its_contents_is_no_module() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let length = file.metadata().unwrap().len() as usize;
+        // SAFETY: a new mapping, which replaces none, and is only read.
+        let place = unsafe {
+            let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+            let (rights, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
+            libc::mmap(core::ptr::null_mut(), length, rights, flags, descriptor, 0)
+        };
+        assert_ne!(place, libc::MAP_FAILED);
+        let (_, modules) = here();
+        let place = place.expose_provenance() as u64;
+        assert!(modules.iter().all(|module| module.range.start != place));
+        let us = here as *const () as u64;
+        let ours = modules.iter().filter(|module| module.contains(us));
+        assert_eq!(ours.count(), 1);
     }
 
     #[test]

@@ -91,7 +91,11 @@ impl Places {
     /// What the process lacks, or has that makes it unsafe.
     pub fn of(memory: &Memory, modules: &[Module], program: &str) -> Result<Self, Refusal> {
         let main = modules.iter().find(|module| module.path == program);
-        let main = main.ok_or(Refusal::Ended)?;
+        let main = main.ok_or_else(|| {
+            Refusal::System(
+                "its program was not found in its memory: it may be another by now".to_owned(),
+            )
+        })?;
         if !main.has_interpreter() {
             return Err(Refusal::Static);
         }
@@ -278,9 +282,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_has_ended() {
+    fn a_program_that_is_not_there_is_refused() {
         let (memory, modules) = here();
         let places = Places::of(&memory, &modules, "/no/such/program");
-        assert_eq!(places.err(), Some(Refusal::Ended));
+        assert!(matches!(places.err(), Some(Refusal::System(_))));
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use nix::unistd::{Pid, geteuid};
+use nix::unistd::geteuid;
 
 use crate::refusal::Refusal;
 
@@ -25,6 +25,7 @@ pub struct Status {
 
 impl Status {
     /// The process that traces it, 0 for none.
+    #[cfg(target_arch = "x86_64")]
     pub const fn tracer(&self) -> i32 {
         self.tracer
     }
@@ -58,6 +59,7 @@ pub fn folder(pid: i32) -> PathBuf {
 }
 
 /// Its threads.
+#[cfg(target_arch = "x86_64")]
 pub fn threads(pid: i32) -> Vec<i32> {
     let entries = fs::read_dir(folder(pid).join("task"))
         .into_iter()
@@ -99,7 +101,8 @@ pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
     if status.pids != own.pids {
         return Err(Refusal::PidNamespace);
     }
-    if status.seccomp != own.seccomp || status.filters > own.filters {
+    const STRICT: u32 = 1;
+    if status.seccomp == STRICT || status.seccomp > own.seccomp || status.filters > own.filters {
         return Err(Refusal::Seccomp);
     }
     check_machine(&folder)?;
@@ -175,8 +178,9 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
 }
 
 /// Whether a process of this number is there.
+#[cfg(target_arch = "x86_64")]
 pub fn is_there(pid: i32) -> bool {
-    nix::sys::signal::kill(Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
 }
 
 #[cfg(test)]
