@@ -96,15 +96,8 @@ fn start(variables: &[Vec<u8>]) -> c_int {
 }
 
 fn hooks() -> Vec<Hook> {
-    let look_ups = tllmprof_intercept::look_ups();
-    let ours = crate::exports::look_ups();
-    let look_ups = look_ups
-        .into_iter()
-        .zip(ours)
-        .map(|((name, real), ours)| Hook {
-            name,
-            ours,
-            real: real.addr(),
-        });
-    look_ups.chain(crate::libc_hooks::all()).collect()
+    let all = tllmprof_intercept::look_ups().into_iter();
+    let all = all.chain(crate::libc_hooks::all());
+    all.filter_map(|(name, real)| Hook::of(name, real.addr()))
+        .collect()
 }

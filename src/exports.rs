@@ -37,11 +37,6 @@ macro_rules! look_up {
 look_up!(dlsym, tllmprof_intercept::dlsym_door);
 look_up!(dlvsym, tllmprof_intercept::dlvsym_door);
 
-/// Where the functions are that look others up: `dlsym` and `dlvsym`.
-pub fn look_ups() -> [usize; 2] {
-    [dlsym as *const () as usize, dlvsym as *const () as usize]
-}
-
 /// # Safety
 /// Called by NVTX, as `nvtxInit.h` does.
 #[unsafe(no_mangle)]

@@ -16,7 +16,6 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use tllmprof_intercept::attached::Hook;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
@@ -72,11 +71,9 @@ macro_rules! hooks {
         pub fn find_real() {
             $($real.find();)*
         }
-        /// All of them, for a library that callers are not bound to.
-        pub fn all() -> impl Iterator<Item = Hook> {
-            [$(($real.name, $name as *const () as usize, $real.find().addr())),*]
-                .into_iter()
-                .map(|(name, ours, real)| Hook { name, ours, real })
+        /// The names of all, and what they go on to.
+        pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
+            [$(($real.name, $real.find())),*].into_iter()
         }
         $(
             /// # Safety

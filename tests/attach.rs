@@ -151,6 +151,29 @@ fn a_window_that_is_open_is_closed_by_detach() {
 }
 
 #[test]
+fn a_window_that_is_open_is_closed_where_the_program_ends() {
+    if !can_attach() {
+        return;
+    }
+    for variables in [&[][..], &[("AT_ONCE", "1")]] {
+        let mut host = Host::start(LINKED[0], "0", variables);
+        let attached = host.tllmprof("attach PID --step cudaGraphLaunch");
+        assert!(attached.status.success(), "{}", attached.err());
+        let mut capture = host
+            .command("capture PID --steps 1000000")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        place::wait_until("the window", || host.states() == ["open"]);
+        host.end();
+        capture.wait().unwrap();
+        assert_eq!(host.switches().len(), 1, "{variables:?}");
+        assert_eq!(host.windows().len(), 1, "{variables:?}");
+    }
+}
+
+#[test]
 fn the_variables_of_the_process_are_not_those_of_the_library() {
     if !can_attach() {
         return;

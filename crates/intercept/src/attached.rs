@@ -32,6 +32,16 @@ pub struct Hook {
     pub real: usize,
 }
 
+impl Hook {
+    /// That of the library's own function `name`. Its address is looked up in the library's own symbol table: by its name
+    /// the loader binds the library itself, which comes late, to the C library's.
+    pub fn of(name: &'static CStr, real: usize) -> Option<Self> {
+        let us = elf::containing(attach as *const () as usize)?;
+        let ours = us.defines(name, None)?.addr();
+        Some(Self { name, ours, real })
+    }
+}
+
 /// A slot that was led elsewhere.
 struct Led {
     place: usize,
