@@ -9,6 +9,7 @@ mod place;
 #[path = "attach/refused.rs"]
 mod refused;
 
+use std::fs;
 use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
@@ -77,6 +78,26 @@ fn a_program_that_holds_pointers_goes_on_unseen() {
             "{linkage:?}: {}",
             again.err()
         );
+        host.end();
+    }
+}
+
+#[test]
+fn what_a_program_looks_up_after_an_attach_is_seen() {
+    if !can_attach() {
+        return;
+    }
+    for linkage in [LINKED[0], LINKED[2], POINTERS[0], POINTERS[2], POINTERS[3]] {
+        let mut host = Host::start(linkage, "2", &[]);
+        let attached = host.tllmprof("attach PID --step cuCtxSynchronize");
+        assert!(attached.status.success(), "{linkage:?}: {}", attached.err());
+        fs::write(host.path("look_up"), "").unwrap();
+        place::wait_until("the first call", || host.states() == ["armed"]);
+        let captured = host.tllmprof("capture PID --steps 6");
+        assert!(captured.status.success(), "{linkage:?}: {}", captured.err());
+        let lengths: Vec<_> = host.windows().iter().map(|(a, b)| b - a + 1).collect();
+        assert_eq!(lengths, [6], "{linkage:?}");
+        assert!(host.tllmprof("detach PID").status.success());
         host.end();
     }
 }

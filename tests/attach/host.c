@@ -1,6 +1,7 @@
 /* host THREADS [STEPS]: launches as a serving loop does, with threads that do what attach must not disturb; each checks its
  * own results. Ends after so many steps, or with 0 when there is a file `end` here. Prints `ready` after its first step, and
  * in the end `bad N, checksum X`: N results were wrong. With AT_ONCE it ends by _exit.
+ * While there is a file `look_up`, each step looks a function of the driver up, and calls it.
  *
  * The threads, in turn: compute in registers of all kinds; allocate; open and close a library; wait in system calls of
  * several kinds, which must neither end early nor fail; fork and wait for the child; wait for a condition and for locks. */
@@ -167,6 +168,19 @@ static void *work(void *number)
     return NULL;
 }
 
+/* A function of the driver, looked up anew each time. */
+static void look_up_and_call(void)
+{
+    int (*call)(void) = (int (*)(void))dlsym(RTLD_DEFAULT, "cuCtxSynchronize");
+    if (call == NULL) {
+        void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+        call = (int (*)(void))dlsym(driver, "cuCtxSynchronize");
+        dlclose(driver);
+    }
+    expect(call != NULL && call() == 0, "cuCtxSynchronize");
+    expect(dlsym(RTLD_DEFAULT, "cuNoSuchFunction") == NULL && dlerror() != NULL, "dlerror");
+}
+
 int main(int argc, char **argv)
 {
     alarm(300);
@@ -180,6 +194,8 @@ int main(int argc, char **argv)
     loop_open(&loop, &options);
     for (long step = 0; steps > 0 ? step < steps : access("end", F_OK) != 0; step++) {
         loop_step(&loop, (int)step);
+        if (access("look_up", F_OK) == 0)
+            look_up_and_call();
         usleep(300);
         if (step == 0) {
             printf("ready\n");
