@@ -237,6 +237,34 @@ fn a_program_under_load_is_attached_at_any_moment() {
 }
 
 #[test]
+fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
+    if !can_attach() {
+        return;
+    }
+    for kind in ["0", "1", "2", "3", "4", "5"] {
+        for _ in 0..times(12) / 3 {
+            let mut host = Host::start(LINKED[0], "0", &[("KIND", kind)]);
+            sleep(Duration::from_micros(random(10_000)));
+            let attach = host.command("attach PID").stderr(Stdio::piped()).spawn();
+            let mut attach = attach.unwrap();
+            // Once the library is there, the command waits for a call.
+            place::wait_until("the attach", || {
+                host.is_loaded() || attach.try_wait().unwrap().is_some()
+            });
+            sleep(Duration::from_millis(50));
+            attach.kill().unwrap();
+            let said = attach.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&said.stderr);
+            assert!(
+                host.is_loaded() || said.contains("safe point"),
+                "{kind}: {said}"
+            );
+            host.end();
+        }
+    }
+}
+
+#[test]
 fn a_command_that_is_killed_leaves_no_thread_stopped() {
     if !can_attach() {
         return;
