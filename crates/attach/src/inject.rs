@@ -9,7 +9,7 @@ use crate::memory::{self, Mapping, Memory};
 use crate::places::Places;
 use crate::refusal::Refusal;
 use crate::stub::{self, Constants};
-use crate::traced::{NotStopped, Stopped, resumed};
+use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
 use crate::{process, safe, unwind};
 
 /// How long a thread may take to stop.
@@ -166,16 +166,26 @@ impl Target {
             Ok(stopped) => stopped,
             Err(why) => return (Tried::NotStopped(why), Duration::ZERO),
         };
-        let tried = self.examine(&stopped);
+        let Some(registers) = stopped.registers() else {
+            return (Tried::NotStopped(NotStopped::Gone), stopped.detach());
+        };
+        let is_cut_short = was_cut_short(&registers);
+        if is_cut_short && process::has_signal(self.pid, tid) {
+            return (Tried::NotSafe("a thread had a signal"), stopped.detach());
+        }
+        let tried = self.examine(&stopped, registers);
+        if is_cut_short && !matches!(tried, Tried::Injected(_)) {
+            // It does not see that it was stopped.
+            let mut again = resumed(registers);
+            again.orig_rax = u64::MAX;
+            stopped.set_registers(again);
+        }
         (tried, stopped.detach())
     }
 
     /// Gives the stopped thread its new registers if it is at a safe point.
-    fn examine(&self, stopped: &Stopped) -> Tried {
+    fn examine(&self, stopped: &Stopped, registers: libc::user_regs_struct) -> Tried {
         const CODE_64: u64 = 0x33;
-        let Some(registers) = stopped.registers() else {
-            return Tried::NotStopped(NotStopped::Gone);
-        };
         if registers.cs != CODE_64 {
             return Tried::Refused(Refusal::Bits32);
         }

@@ -70,6 +70,22 @@ pub fn threads(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// Whether a signal waits for a thread that does not block it; also where that cannot be known.
+#[cfg(target_arch = "x86_64")]
+pub fn has_signal(pid: i32, tid: i32) -> bool {
+    let path = folder(pid).join(format!("task/{tid}/status"));
+    fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_pending(status: &str) -> Option<bool> {
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    Some((mask("SigPnd:")? | mask("ShdPnd:")?) & !mask("SigBlk:")? != 0)
+}
+
 /// What can be known without stopping it.
 ///
 /// # Errors
@@ -196,6 +212,21 @@ mod tests {
         assert_eq!((status.seccomp, status.filters), (2, None));
         let with = Status::parse(&format!("{text}Seccomp_filters:\t3\n"));
         assert_eq!(with.filters, Some(3));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_signal_waits_where_it_is_pending_and_not_blocked() {
+        let status = |thread: &str, all: &str, blocked: &str| {
+            is_pending(&format!(
+                "SigPnd:\t{thread}\nShdPnd:\t{all}\nSigBlk:\t{blocked}\n"
+            ))
+        };
+        assert_eq!(status("0", "0", "ff"), Some(false));
+        assert_eq!(status("0000000000000002", "0", "0"), Some(true));
+        assert_eq!(status("0", "0000000000000002", "4"), Some(true));
+        assert_eq!(status("2", "2", "ff"), Some(false));
+        assert_eq!(is_pending("SigPnd:\t0\n"), None);
     }
 
     #[test]

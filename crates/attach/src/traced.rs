@@ -139,6 +139,31 @@ fn go_on(thread: i32, signal: i32) -> io::Result<()> {
     }
 }
 
+/// System calls that the kernel does not make again after a stop, but ends with EINTR, as if a handler had run. They have
+/// taken nothing then, so they can be made again.
+const CUT_SHORT: [libc::c_long; 14] = [
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_msgrcv,
+    libc::SYS_io_getevents,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_read,
+    libc::SYS_readv,
+];
+
+/// Whether a thread's system call has ended because it was stopped, if no signal is pending that it ended for.
+pub fn was_cut_short(registers: &Registers) -> bool {
+    registers.rax.cast_signed() == i64::from(-libc::EINTR)
+        && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
+}
+
 /// What the registers of a thread have to be for it to go on as the kernel would have it go on: a system call that was
 /// interrupted is made again.
 pub fn resumed(registers: Registers) -> Registers {
@@ -154,6 +179,7 @@ pub fn resumed(registers: Registers) -> Registers {
             ERESTARTSYS | ERESTARTNOINTR | ERESTARTNOHAND => Some(registers.orig_rax),
             // It goes on with what is left of its time. A handler that has run meanwhile makes that an EINTR, as ever.
             ERESTART_RESTARTBLOCK => Some(libc::SYS_restart_syscall.cast_unsigned()),
+            _ if was_cut_short(&registers) => Some(registers.orig_rax),
             _ => None,
         };
         if let Some(call) = again {
@@ -188,6 +214,9 @@ mod tests {
         }
         assert_eq!(after(-516, 35), (219, 0x1000), "what is left of it");
         assert_eq!(after(-4, 7), (-4, 0x1002), "it has ended with EINTR");
+        let epoll_wait = libc::SYS_epoll_wait;
+        assert_eq!(after(-4, epoll_wait), (epoll_wait, 0x1000));
+        assert_eq!(after(3, epoll_wait), (3, 0x1002), "it has an answer");
         assert_eq!(after(0, 0), (0, 0x1002), "it has ended");
         assert_eq!(after(-512, -1), (-512, 0x1002), "no system call");
     }
