@@ -31,8 +31,10 @@
 //! The layers are crates, so that an arrow that points back does not compile; `docs/architecture.md`
 //! draws them. This one exports the C names and wires the layers, and does nothing else.
 
+mod attach;
 mod exports;
 mod libc_hooks;
+mod starting;
 mod unwinder;
 
 // For its symbols, which the linker looks for.
@@ -40,17 +42,15 @@ use tllmprof_bytes as _;
 
 use linkme::distributed_slice;
 use tllmprof_capture::{self as capture, Profilers};
-use tllmprof_config::Settings;
 use tllmprof_intercept::{self as intercept, AllDoors};
 use tllmprof_live::ControlSocket;
 use tllmprof_platform::errno::Kept;
+use tllmprof_platform::gate;
 use tllmprof_platform::heap::OwnHeap;
 use tllmprof_platform::panics::contained;
-use tllmprof_platform::{gate, injection, internal_error, lifecycle, log};
 use tllmprof_python::{self as python, Cpython, Groups, TorchProfiler};
 use tllmprof_recorder as recorder;
 use tllmprof_router::PerfectRouters;
-use tllmprof_scopes as scopes;
 use tllmprof_session::{Wiring, activity};
 use tllmprof_stacks::StackSampler;
 
@@ -85,33 +85,10 @@ fn constructor() {
     contained((), || {
         intercept::start();
         libc_hooks::find_real();
-        if activity::is_asked() {
-            start();
+        if activity::is_asked() && !attach::is_under_way() {
+            starting::start(false);
         } else {
             activity::asks_nothing();
         }
     });
-}
-
-/// A variable of ours is set.
-fn start() {
-    log::start();
-    internal_error::start();
-    let settings = activity::settings();
-    if let Some(settings) = settings {
-        recorder::start(settings);
-        scopes::start(settings);
-    }
-    let has_work = |settings: &Settings| {
-        !settings.windows.is_empty() || settings.control.is_on() || recorder::is_wanted()
-    };
-    if settings.is_none_or(has_work) {
-        // Lines may be written in a child, too, wherever that has its standard error.
-        lifecycle::register();
-    }
-    injection::start(settings.is_some_and(|settings| {
-        activity::counts_ranges(settings) || activity::records_ranges(settings)
-    }));
-    intercept::follow_named();
-    python::start();
 }

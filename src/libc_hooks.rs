@@ -71,6 +71,10 @@ macro_rules! hooks {
         pub fn find_real() {
             $($real.find();)*
         }
+        /// The names of all, and what they go on to.
+        pub fn all() -> impl Iterator<Item = (&'static CStr, *mut c_void)> {
+            [$(($real.name, $real.find())),*].into_iter()
+        }
         $(
             /// # Safety
             /// As libc's function of this name.

@@ -163,10 +163,13 @@ impl Running {
 
     /// The first and the last iteration of each window of its record that has closed.
     pub fn windows(&self) -> Vec<(u64, u64)> {
+        self.windows_of(&self.record())
+    }
+
+    /// As [`Running::windows`], of a record elsewhere.
+    pub fn windows_of(&self, record: &Path) -> Vec<(u64, u64)> {
         let report = run(
-            command(tllmprof())
-                .args(["report", "--json"])
-                .arg(self.record()),
+            command(tllmprof()).args(["report", "--json"]).arg(record),
             PATIENCE,
         );
         let json: Value = serde_json::from_slice(&report.stdout)

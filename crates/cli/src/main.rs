@@ -80,6 +80,10 @@ enum Verb {
     Capture(live::capture::Arguments),
     /// Close the window that is open in processes that run
     Stop(live::stop::Arguments),
+    /// Load the library into a process that was started without it, and capture its next iterations
+    Attach(live::attach::Arguments),
+    /// Take the library's patches out of a process that it was attached to
+    Detach(live::detach::Arguments),
     /// Show processes that run, live on the terminal: iterations a second, their times, waits
     Top(live::top::Arguments),
     /// Serve figures of processes that run to Prometheus
@@ -144,6 +148,8 @@ fn perform(verb: &Verb) -> anyhow::Result<ExitCode> {
         Verb::Ps(arguments) => live::ps::run(arguments),
         Verb::Capture(arguments) => live::capture::run(arguments),
         Verb::Stop(arguments) => live::stop::run(arguments),
+        Verb::Attach(arguments) => live::attach::run(arguments),
+        Verb::Detach(arguments) => live::detach::run(arguments),
         Verb::Top(arguments) => live::top::run(arguments),
         Verb::ServeMetrics(arguments) => live::metrics::run(arguments),
         Verb::Doctor(arguments) => doctor::run(arguments),

@@ -75,6 +75,8 @@ pub enum Phase {
     Armed,
     Open,
     Closing,
+    /// The library was attached to a process that ran, and is detached again: none can open.
+    Detached,
 }
 
 /// A window that was asked for is over.
@@ -87,13 +89,14 @@ pub struct Closed {
 }
 
 impl Phase {
-    const ALL: [Self; 3] = [Self::Armed, Self::Open, Self::Closing];
+    const ALL: [Self; 4] = [Self::Armed, Self::Open, Self::Closing, Self::Detached];
 
     pub const fn name(self) -> &'static str {
         match self {
             Self::Armed => "armed",
             Self::Open => "open",
             Self::Closing => "closing",
+            Self::Detached => "detached",
         }
     }
 }

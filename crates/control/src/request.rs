@@ -11,6 +11,10 @@ pub enum Request {
     Capture(Capture),
     /// Close what is open, and forget what was asked for.
     Stop,
+    /// See the process's calls again, after a detach.
+    Attach,
+    /// See them no more, where the library was attached to a process that ran.
+    Detach,
 }
 
 /// A window on demand. Nothing but what is said here differs from how the process was started.
@@ -49,6 +53,8 @@ impl Request {
         match self {
             Self::Status => object("status"),
             Self::Stop => object("stop"),
+            Self::Attach => object("attach"),
+            Self::Detach => object("detach"),
             Self::Capture(capture) => capture.write(object("capture")),
         }
         .to_line()
@@ -76,11 +82,13 @@ impl Request {
         match object.get("do").and_then(Value::text) {
             Some("status") => known(&[]).map(|()| Self::Status),
             Some("stop") => known(&[]).map(|()| Self::Stop),
+            Some("attach") => known(&[]).map(|()| Self::Attach),
+            Some("detach") => known(&[]).map(|()| Self::Detach),
             Some("capture") => {
                 known(&NAMES)?;
                 Capture::read(&object).map(Self::Capture)
             }
-            _ => Err("\"do\" is none of status, capture and stop".to_owned()),
+            _ => Err("\"do\" is none of status, capture, stop, attach and detach".to_owned()),
         }
     }
 }
@@ -202,7 +210,13 @@ mod tests {
             gil: true,
             ..Capture::default()
         };
-        for request in [Request::Status, Request::Stop, Request::Capture(capture)] {
+        for request in [
+            Request::Status,
+            Request::Stop,
+            Request::Attach,
+            Request::Detach,
+            Request::Capture(capture),
+        ] {
             assert_eq!(
                 Request::from_line(request.to_line().as_bytes()),
                 Ok(request)
@@ -214,7 +228,10 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (line, why) in [
             ("rubbish", "a JSON value is missing"),
-            ("{}", "\"do\" is none of status, capture and stop"),
+            (
+                "{}",
+                "\"do\" is none of status, capture, stop, attach and detach",
+            ),
             (
                 r#"{"do":"status","version":2}"#,
                 "this library speaks version 1 of the protocol",

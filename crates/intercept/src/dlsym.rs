@@ -29,7 +29,11 @@ lifecycle::global! {
 pub extern "C" fn find_real() {
     contained((), || {
         for (place, name) in [(&REAL_DLSYM, c"dlsym"), (&REAL_DLVSYM, c"dlvsym")] {
-            if let Some(real) = resolve::next(name) {
+            let late = || {
+                let is_late = resolve::is_late();
+                is_late.then(|| resolve::of_c_library(name)).flatten()
+            };
+            if let Some(real) = resolve::next(name).or_else(late) {
                 place.store(real, Ordering::Release);
             }
         }
@@ -85,6 +89,7 @@ pub unsafe extern "C" fn are_next(name: *const c_char, caller: usize) -> bool {
     contained(false, || {
         name == c"dlsym"
             && tllmprof_session::activity::is_asked()
+            && !resolve::is_late()
             && resolve::comes_before_us(caller)
     })
 }
@@ -136,9 +141,17 @@ pub unsafe extern "C" fn lookup(
     let Some(dlsym) = real_dlsym() else {
         return core::ptr::null_mut();
     };
+    // SAFETY: the real function's caller has passed a terminated string.
+    let text = unsafe { CStr::from_ptr(name) };
+    // Loaded late, this library may be outside the scope that the caller means by RTLD_DEFAULT, and ask in its own.
+    let of_caller = if handle == libc::RTLD_DEFAULT && resolve::is_late() {
+        contained(None, || resolve::resolve(caller, text, None, Scope::Caller))
+    } else {
+        None
+    };
     // SAFETY: the arguments are the real function's caller's own.
-    let (found, name) = unsafe { (dlsym(handle, name), CStr::from_ptr(name)) };
-    contained(found, || stand_in(found, name, None, caller))
+    let found = of_caller.unwrap_or_else(|| unsafe { dlsym(handle, name) });
+    contained(found, || stand_in(found, text, None, caller))
 }
 
 /// `dlvsym` for a wanted name, asked from `caller`.

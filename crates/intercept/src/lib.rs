@@ -9,6 +9,7 @@
 
 #[doc(hidden)]
 pub mod arch;
+pub mod attached;
 mod communicators;
 mod dlsym;
 mod entered;
@@ -86,6 +87,14 @@ impl tllmprof_session::Doors for AllDoors {
         named::report_unmatched(step, may_search);
     }
 
+    fn attach_again(&self) -> bool {
+        attached::attach_again()
+    }
+
+    fn detach(&self) -> bool {
+        attached::detach()
+    }
+
     fn write_no_range(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         write!(out, "{}", nvtx::Unseen)
     }
@@ -100,4 +109,13 @@ lifecycle::at_fork! {
 pub fn start() {
     tllmprof_platform::resolve::remember_initial();
     dlsym::find_real();
+}
+
+/// The look-up functions that a library which is attached stands in front of: their names, and what it goes on to.
+pub fn look_ups() -> [(&'static core::ffi::CStr, *mut core::ffi::c_void); 2] {
+    use core::sync::atomic::Ordering::Acquire;
+    [
+        (c"dlsym", dlsym::REAL_DLSYM.load(Acquire)),
+        (c"dlvsym", dlsym::REAL_DLVSYM.load(Acquire)),
+    ]
 }

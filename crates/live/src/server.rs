@@ -132,6 +132,8 @@ impl Server {
             Ok(Request::Status) => self.status(),
             Ok(Request::Capture(capture)) => Some(self.capture(number, capture)),
             Ok(Request::Stop) => self.stop(number),
+            Ok(Request::Attach) => self.after(live::attach()),
+            Ok(Request::Detach) => self.after(live::detach()),
             Err(why) => Some(Event::refused(why)),
         };
         if let Some(answer) = answer {
@@ -217,6 +219,7 @@ impl Server {
         let phase = match status.window {
             Some((_, true)) if self.watch.as_ref().is_some_and(Watch::is_closing) => Phase::Closing,
             Some((_, true)) => Phase::Open,
+            None if live::is_detached() => Phase::Detached,
             _ => Phase::Armed,
         };
         let window = status.window.map(|(window, _)| window);
@@ -236,6 +239,14 @@ impl Server {
             record: record(),
             times: times(),
         })))
+    }
+
+    /// What the process is at when something was done.
+    fn after(&self, done: Result<(), &'static str>) -> Option<Event> {
+        match done {
+            Ok(()) => self.status(),
+            Err(why) => Some(Event::refused(why)),
+        }
     }
 
     fn capture(&mut self, client: u64, capture: Capture) -> Event {

@@ -4,7 +4,7 @@
 //! lock must not be waited for and the program's `dlerror` must stay as it is.
 
 use core::ffi::{CStr, c_void};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::elf;
 use crate::elf::Module;
@@ -16,6 +16,9 @@ const INITIAL: usize = 512;
 lifecycle::global! {
     #[fork(keep = "the child's modules are its parent's")]
     static INITIAL_BASES: [AtomicUsize; INITIAL] = [const { AtomicUsize::new(0) }; INITIAL];
+    /// This library is not among them.
+    #[fork(keep = "as the modules")]
+    static IS_LATE: AtomicBool = AtomicBool::new(false);
 }
 
 /// How far a search may go.
@@ -34,14 +37,65 @@ pub fn remember_initial() {
     if INITIAL_BASES[0].load(Ordering::Relaxed) != 0 {
         return;
     }
+    // Loaded later, as by NVTX or by `tllmprof attach`, this library comes after libc, and so may other modules.
+    let is_late = next(c"setenv").is_none();
+    let mut count = usize::MAX;
+    if is_late {
+        IS_LATE.store(true, Ordering::Relaxed);
+        elf::with_modules(|modules| count = initial_among(modules));
+    }
     let mut index = 0;
     elf::walk(|module| {
         if let Some(place) = INITIAL_BASES.get(index) {
             place.store(module.start, Ordering::Relaxed);
         }
         index += 1;
-        false
+        index >= count
     });
+}
+
+/// How many of the modules the process has started with: all up to the last that its program needs, itself or for others.
+fn initial_among(modules: &[Module]) -> usize {
+    let mut last = 0;
+    let mut needed = vec![0];
+    let mut next = 0;
+    while let Some(index) = needed.get(next).copied() {
+        next += 1;
+        last = last.max(index);
+        modules[index].each_needed(|name| {
+            let is_it = |module: &Module| {
+                module.soname() == Some(name) || module.file_name() == name.to_bytes()
+            };
+            if let Some(found) = modules.iter().position(is_it)
+                && !needed.contains(&found)
+            {
+                needed.push(found);
+            }
+        });
+    }
+    last + 1
+}
+
+/// Whether this library was loaded after the process had started.
+pub fn is_late() -> bool {
+    remember_initial();
+    IS_LATE.load(Ordering::Relaxed)
+}
+
+/// The C library's own function `name`, whoever stands in front of it.
+pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
+    let mut found = None;
+    elf::walk(|module| {
+        let is_one = |soname: &CStr| {
+            let soname = soname.to_bytes();
+            soname.starts_with(b"libc.so.") || soname.starts_with(b"libdl.so.")
+        };
+        if module.soname().is_some_and(is_one) {
+            found = module.defines(name, None);
+        }
+        found.is_some()
+    });
+    found
 }
 
 /// Whether the process started with `module`.
@@ -103,7 +157,7 @@ pub fn resolve(
     let us = is_ours as *const () as usize;
     let module = elf::containing(caller);
     let version = version.or_else(|| module.as_ref()?.wants(name));
-    let mut passed = false;
+    let mut passed = IS_LATE.load(Ordering::Relaxed);
     let global = search(name, version, |candidate| {
         let after_us = passed && is_initial(candidate);
         passed |= candidate.contains(us);
@@ -236,6 +290,21 @@ mod tests {
         assert!(!is_ours(libc));
         let libc = elf::containing(libc).unwrap();
         assert!(!is_us(&libc) && is_initial(&libc));
+        assert!(!is_late());
+        let getpid = of_c_library(c"getpid");
+        assert_eq!(getpid, Some(expected(c"getpid")));
+        assert_eq!(of_c_library(c"no_such_function"), None);
+        elf::with_modules(|modules| {
+            let count = initial_among(modules);
+            let is_there = |name: &CStr| {
+                let initial = modules[..count].iter();
+                initial
+                    .filter(|module| module.soname() == Some(name))
+                    .count()
+            };
+            assert_eq!(is_there(c"libc.so.6"), 1);
+            assert!(count <= modules.len());
+        });
         // The test's own program is the first.
         for address in [here(), expected(c"getpid").addr(), 1] {
             assert!(!comes_before_us(address));

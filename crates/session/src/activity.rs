@@ -28,6 +28,9 @@ lifecycle::global! {
     /// The process was started without any of the variables.
     #[fork(keep = "the variables are the same")]
     static ASKS_NOTHING: AtomicBool = AtomicBool::new(false);
+    /// The variables were given by whoever attached the library.
+    #[fork(keep = "the variables are the same")]
+    static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
     /// What there is to say about the variables has been said.
     #[fork(keep = "the parent has said it")]
     static HAS_SAID: AtomicBool = AtomicBool::new(false);
@@ -92,7 +95,21 @@ fn state() -> u8 {
 /// Whether the process was started with a variable that the library reads. In one without nothing is done
 /// that the host could notice: no system call, no allocation.
 pub fn is_asked() -> bool {
-    !ASKS_NOTHING.load(Ordering::Relaxed) && environment::has(is_read)
+    !ASKS_NOTHING.load(Ordering::Relaxed)
+        && (IS_ATTACHED.load(Ordering::Relaxed) || environment::has(is_read))
+}
+
+/// The library was attached to a process that runs: these variables take the place of the environment's.
+///
+/// # Errors
+/// What is wrong with one of them; then nothing has changed.
+pub fn attach(get: impl Fn(&str) -> Option<std::ffi::OsString>) -> Result<(), BadValue> {
+    let settings = Settings::from_env(get)?;
+    READ.set(Some(Box::leak(Box::new(Ok(settings)))));
+    IS_ATTACHED.store(true, Ordering::Relaxed);
+    ASKS_NOTHING.store(false, Ordering::Relaxed);
+    STATE.store(UNDECIDED, Ordering::Release);
+    Ok(())
 }
 
 /// It was not: variables that the program sets itself come too late. For the constructor.

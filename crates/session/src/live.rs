@@ -5,11 +5,12 @@
 //! more calls.
 
 use core::fmt;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use tllmprof_config::condition::Condition;
 use tllmprof_config::{Step, Window};
+use tllmprof_platform::lifecycle;
 use tllmprof_steps::window::{Conflict, Point};
 use tllmprof_sync::Guard;
 
@@ -17,7 +18,14 @@ pub use super::demand::Progress;
 use super::demand::{Demand, HAS_CONDITION};
 use super::rank::Rank;
 use super::state::{Recording, STATE, State};
+use super::wiring::doors;
 use super::{ending, turn};
+
+lifecycle::global! {
+    /// The library was attached and is detached again.
+    #[fork(keep = "the child's doors are its parent's")]
+    static IS_DETACHED: AtomicBool = AtomicBool::new(false);
+}
 
 /// How long the listening thread waits for the state.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -45,6 +53,8 @@ pub struct Wanted {
 pub enum Refusal {
     /// The process ends, or does not use CUDA.
     NoSession,
+    /// The library is detached.
+    Detached,
     Conflict(Conflict),
     /// The iteration has begun; the next one.
     Reached {
@@ -59,6 +69,9 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSession => f.write_str("the process is ending"),
+            Self::Detached => {
+                f.write_str("the library is detached (tllmprof attach attaches it again)")
+            }
             Self::Conflict(Conflict::Open(window)) => write!(f, "window {window} is open"),
             Self::Conflict(Conflict::Demanded(window)) => {
                 write!(
@@ -134,6 +147,9 @@ fn lock() -> Option<Guard<'static, Option<State>>> {
 /// # Errors
 /// Why there is none.
 pub fn ask(wanted: Wanted) -> Result<Window, Refusal> {
+    if is_detached() {
+        return Err(Refusal::Detached);
+    }
     let mut guard = lock().ok_or(Refusal::NoSession)?;
     let state = guard.as_mut().ok_or(Refusal::NoSession)?;
     let next = state.next();
@@ -196,6 +212,48 @@ pub fn stop() -> bool {
     }
     state.let_run();
     was_waiting || closes
+}
+
+/// Whether the library was attached and is detached again.
+pub fn is_detached() -> bool {
+    IS_DETACHED.load(Ordering::Acquire)
+}
+
+/// Has the process's calls seen no more, where no window is open or was asked for.
+///
+/// # Errors
+/// Why that is not done.
+pub fn detach() -> Result<(), &'static str> {
+    let is_busy = {
+        let guard = lock().ok_or("the process is ending")?;
+        let state = guard.as_ref();
+        state.is_some_and(|state| {
+            state.schedule.open().is_some() || state.schedule.demanded().is_some()
+        })
+    };
+    if is_busy {
+        return Err("a window is open or was asked for (tllmprof stop closes it)");
+    }
+    if !doors().detach() {
+        return Err("the library was preloaded when the process started, not attached");
+    }
+    IS_DETACHED.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Has the process's calls seen again.
+///
+/// # Errors
+/// Why that is not done.
+pub fn attach() -> Result<(), &'static str> {
+    if !is_detached() {
+        return Err("the library is attached already");
+    }
+    if !doors().attach_again() {
+        return Err("another thread of the process is busy with its modules: try again");
+    }
+    IS_DETACHED.store(false, Ordering::Release);
+    Ok(())
 }
 
 /// Closes the window that was stopped, on the calling thread, where no iteration has begun since: the process waits

@@ -101,6 +101,14 @@ pub trait Doors: Sync {
     /// Says what is wrong with a rule that named no function, or too many. `may_search`: there is
     /// time and memory to look for names that are near.
     fn report_unmatched(&self, step: &Step, may_search: bool);
+    /// Has calls seen again after [`Doors::detach`]; whether the library was attached, and not preloaded.
+    fn attach_again(&self) -> bool {
+        false
+    }
+    /// Has calls seen no more; whether the library was attached, and not preloaded.
+    fn detach(&self) -> bool {
+        false
+    }
     /// Writes why no NVTX range counted.
     ///
     /// # Errors

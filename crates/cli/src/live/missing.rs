@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use super::sockets;
+
 /// In words, for a message that begins with the number.
 pub fn why(pid: u64) -> String {
     let process = PathBuf::from(format!("/proc/{pid}"));
@@ -20,9 +22,12 @@ pub fn why(pid: u64) -> String {
     let maps = fs::read(process.join("maps")).unwrap_or_default();
     let contains = |needle: &[u8]| maps.windows(needle.len()).any(|part| part == needle);
     if !contains(b"libtllmprof") {
-        return "it runs without the library: start it with tllmprof run, or preload the library with \
-                TLLMPROF_CONTROL=1"
+        return "it runs without the library: tllmprof attach loads it; or start it with tllmprof run, or preload the \
+                library with TLLMPROF_CONTROL=1"
             .to_owned();
+    }
+    if sockets::of(pid).is_some() {
+        return format!("the library is detached: tllmprof attach {pid} attaches it again");
     }
     let environment = fs::read(process.join("environ")).unwrap_or_default();
     let control = environment

@@ -1,7 +1,9 @@
 //! Processes that run under the library and listen: who they are, and windows on demand.
 
+pub mod attach;
 pub mod capture;
 mod connection;
+pub mod detach;
 mod lockstep;
 pub mod metrics;
 mod missing;

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use tllmprof_config::Control;
-use tllmprof_control::{Status, place};
+use tllmprof_control::{Phase, Status, place};
 
 use super::connection::{Connection, Reached};
 use crate::failure::worded;
@@ -31,13 +31,28 @@ struct Folder {
     owner: u32,
 }
 
-/// All that listen to this user, in the order of their runs, ranks and numbers. Files of dead processes are removed.
+/// All that listen to this user and can be captured, in the order of their runs, ranks and numbers. Files of dead processes
+/// are removed.
 pub fn listening() -> Vec<Process> {
     listening_but(&[])
 }
 
 /// As [`listening`], without those behind sockets that are known.
 pub fn listening_but(known: &[&Path]) -> Vec<Process> {
+    let mut processes = all_but(known);
+    processes.retain(|process| process.status.phase != Phase::Detached);
+    processes
+}
+
+/// The process of this number, on this machine, whether it can be captured or not.
+pub fn of(pid: u64) -> Option<Process> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    let mut all = all_but(&[]).into_iter();
+    all.find(|process| process.status.pid == pid && process.status.host == host)
+}
+
+fn all_but(known: &[&Path]) -> Vec<Process> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user) {

@@ -126,6 +126,7 @@ pub fn look() {
     if !ARE_WATCHED.load(Ordering::Acquire) {
         return;
     }
+    crate::attached::look();
     let changes = elf::changes();
     notify_watcher(changes);
     if changes == SEEN.load(Ordering::Acquire) {

@@ -240,7 +240,7 @@ fn wait(until: Instant, interrupts: &AtomicUsize) -> bool {
 }
 
 /// How often the user has had enough.
-fn interrupts() -> Result<Arc<AtomicUsize>> {
+pub fn interrupts() -> Result<Arc<AtomicUsize>> {
     let count = Arc::new(AtomicUsize::new(0));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         let count = Arc::clone(&count);

@@ -1,0 +1,365 @@
+//! The modules of another process, read from its memory: what is loaded is what counts, whatever became of the files.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::memory::{Mapping, Memory};
+
+const PT_LOAD: u32 = 1;
+const PT_DYNAMIC: u32 = 2;
+const PT_INTERP: u32 = 3;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+
+/// No more is read of a table, whatever its headers say.
+const MOST: usize = 64 << 20;
+
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    kind: u32,
+    flags: u32,
+    address: u64,
+    file_size: u64,
+    memory_size: u64,
+}
+
+/// A function of a symbol table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Symbol {
+    pub address: u64,
+    pub size: u64,
+    pub is_ifunc: bool,
+}
+
+/// A module as it is loaded.
+pub struct Module {
+    pub path: String,
+    /// Its address in memory less that in its file.
+    pub base: u64,
+    pub range: Range<u64>,
+    headers: Vec<Header>,
+    dynamic: HashMap<u64, u64>,
+    needed: Vec<u64>,
+    /// Where its table for unwinding lies.
+    pub eh_frame_hdr: Option<u64>,
+    has_interpreter: bool,
+}
+
+/// All modules that are loaded.
+pub fn modules(memory: &Memory, maps: &[Mapping]) -> Vec<Module> {
+    let first = maps.iter().filter(|mapping| {
+        // Others are no code, and devices may not like to be read.
+        mapping.offset == 0 && (mapping.path.starts_with('/') || mapping.path == "[vdso]")
+    });
+    first
+        .filter(|mapping| !mapping.path.starts_with("/dev/"))
+        .filter_map(|mapping| Module::read(memory, mapping))
+        .filter(|module| module.is_code(maps))
+        .collect()
+}
+
+impl Module {
+    fn read(memory: &Memory, first: &Mapping) -> Option<Self> {
+        let header: [u8; 64] = memory.bytes(first.start)?;
+        if header[..4] != *b"\x7fELF" || header[4] != 2 {
+            return None;
+        }
+        let half = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
+        let table = first.start + u64::from_le_bytes(header[32..40].try_into().ok()?);
+        let bytes = memory.some(table, usize::from(half(54)) * usize::from(half(56)))?;
+        let headers: Vec<Header> = bytes
+            .chunks_exact(usize::from(half(54)).max(56))
+            .map(|bytes| {
+                let word = |at: usize| {
+                    bytes[at..at + 8]
+                        .iter()
+                        .rev()
+                        .fold(0, |word, byte| word << 8 | u64::from(*byte))
+                };
+                Header {
+                    kind: word(0) as u32,
+                    flags: (word(0) >> 32) as u32,
+                    address: word(16),
+                    file_size: word(32),
+                    memory_size: word(40),
+                }
+            })
+            .collect();
+        let mut loads = headers.iter().filter(|header| header.kind == PT_LOAD);
+        let lowest = loads.clone().map(|header| header.address).min()?;
+        let highest = loads
+            .clone()
+            .map(|header| header.address + header.memory_size)
+            .max()?;
+        loads.next()?;
+        let base = first.start.wrapping_sub(lowest & !0xfff);
+        let place = |kind| {
+            let header = headers.iter().find(|header| header.kind == kind)?;
+            Some((base.wrapping_add(header.address), header.memory_size))
+        };
+        let (mut dynamic, mut needed) = (HashMap::new(), Vec::new());
+        if let Some((address, size)) = place(PT_DYNAMIC) {
+            const DT_NEEDED: u64 = 1;
+            let bytes = memory.some(address, (size as usize).min(1 << 16))?;
+            for entry in bytes.chunks_exact(16) {
+                let word = |at: usize| entry[at..at + 8].try_into().map(u64::from_le_bytes);
+                let (Ok(tag), Ok(value)) = (word(0), word(8)) else {
+                    break;
+                };
+                match tag {
+                    0 => break,
+                    DT_NEEDED => needed.push(value),
+                    _ => drop(dynamic.insert(tag, value)),
+                }
+            }
+        }
+        Some(Self {
+            path: first.path.clone(),
+            base,
+            range: first.start..base.wrapping_add(highest),
+            eh_frame_hdr: place(PT_GNU_EH_FRAME).map(|(address, _)| address),
+            has_interpreter: place(PT_INTERP).is_some(),
+            headers,
+            dynamic,
+            needed,
+        })
+    }
+
+    /// Whether its code is where its headers say. A file may be mapped for its contents, too, as for symbols.
+    fn is_code(&self, maps: &[Mapping]) -> bool {
+        let mut code = self
+            .headers
+            .iter()
+            .filter(|header| header.kind == PT_LOAD && header.flags & 1 != 0)
+            .map(|header| self.base.wrapping_add(header.address));
+        let is_mapped = |address: u64| {
+            maps.iter().any(|mapping| {
+                (mapping.start..mapping.end).contains(&address)
+                    && mapping.is_executable
+                    && mapping.path == self.path
+            })
+        };
+        code.all(is_mapped)
+    }
+
+    pub fn contains(&self, address: u64) -> bool {
+        self.range.contains(&address)
+    }
+
+    pub fn file_name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Whether it is loaded by a loader, as programs are that are not static.
+    pub const fn has_interpreter(&self) -> bool {
+        self.has_interpreter
+    }
+
+    /// What a word of its dynamic section leads to. glibc has made these words addresses, but for the vDSO's.
+    fn table(&self, tag: u64) -> Option<u64> {
+        let value = *self.dynamic.get(&tag)?;
+        Some(match value < self.base {
+            true => self.base + value,
+            false => value,
+        })
+    }
+
+    fn text(&self, memory: &Memory, offset: u64) -> Option<String> {
+        const DT_STRTAB: u64 = 5;
+        let address = self.table(DT_STRTAB)? + offset;
+        // It may end at the end of what is mapped.
+        let mut text = Vec::new();
+        while text.len() < 4096 {
+            match memory.bytes::<1>(address + text.len() as u64)? {
+                [0] => break,
+                [byte] => text.push(byte),
+            }
+        }
+        String::from_utf8(text).ok()
+    }
+
+    /// The names of the libraries that it needs.
+    pub fn needed(&self, memory: &Memory) -> Vec<String> {
+        let texts = self.needed.iter();
+        texts
+            .filter_map(|offset| self.text(memory, *offset))
+            .collect()
+    }
+
+    /// The functions among `names` that it defines for others.
+    pub fn functions<'a>(&self, memory: &Memory, names: &[&'a str]) -> HashMap<&'a str, Symbol> {
+        self.look_up(memory, names).unwrap_or_default()
+    }
+
+    fn look_up<'a>(&self, memory: &Memory, names: &[&'a str]) -> Option<HashMap<&'a str, Symbol>> {
+        const DT_STRTAB: u64 = 5;
+        const DT_SYMTAB: u64 = 6;
+        const DT_STRSZ: u64 = 10;
+        const SYMBOL: usize = 24;
+        const VERSYM: u64 = 0x6fff_fff0;
+        let count = self.symbols(memory)?;
+        let symbols = memory.some(self.table(DT_SYMTAB)?, count.checked_mul(SYMBOL)?)?;
+        let size = usize::try_from(*self.dynamic.get(&DT_STRSZ)?).ok()?;
+        let strings = memory.some(self.table(DT_STRTAB)?, size.min(MOST))?;
+        let versions = self.table(VERSYM);
+        let versions = versions.and_then(|versions| memory.some(versions, count * 2));
+        let mut found = HashMap::new();
+        for (index, symbol) in symbols.chunks_exact(SYMBOL).enumerate() {
+            const FUNC: u8 = 2;
+            const IFUNC: u8 = 10;
+            let word = |at: usize| symbol[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
+            let name = (word(0) & 0xffff_ffff) as usize;
+            let kind = symbol[4] & 0xf;
+            let is_defined = symbol[6..8] != [0, 0];
+            if !is_defined || ![FUNC, IFUNC].contains(&kind) {
+                continue;
+            }
+            // An old version of a function is not the one that programs get today.
+            let version = versions
+                .as_ref()
+                .and_then(|all| all.get(index * 2..index * 2 + 2));
+            let is_hidden = version.is_some_and(|version| version[1] & 0x80 != 0);
+            let Some(name) = names.iter().find(|wanted| is_text(&strings, name, wanted)) else {
+                continue;
+            };
+            if is_hidden && found.contains_key(name) {
+                continue;
+            }
+            let symbol = Symbol {
+                address: self.base.wrapping_add(word(8)),
+                size: word(16),
+                is_ifunc: kind == IFUNC,
+            };
+            found.insert(*name, symbol);
+        }
+        Some(found)
+    }
+
+    /// How many symbols its table has, by its hash table.
+    fn symbols(&self, memory: &Memory) -> Option<usize> {
+        const DT_HASH: u64 = 4;
+        const DT_GNU_HASH: u64 = 0x6fff_fef5;
+        let number = |address| {
+            memory
+                .bytes(address)
+                .map(|bytes| u32::from_le_bytes(bytes) as usize)
+        };
+        let count = match (self.table(DT_GNU_HASH), self.table(DT_HASH)) {
+            (None, hash) => number(hash? + 4)?,
+            (Some(hash), _) => {
+                let (buckets, first, words) = (number(hash)?, number(hash + 4)?, number(hash + 8)?);
+                let at = hash + 16 + 8 * words as u64;
+                let all = memory.some(at, buckets.min(MOST) * 4)?;
+                let last = all.chunks_exact(4).map(|bucket| {
+                    u32::from_le_bytes([bucket[0], bucket[1], bucket[2], bucket[3]]) as usize
+                });
+                let mut last = last.max()?;
+                if last < first {
+                    return Some(first);
+                }
+                let chains = at + 4 * buckets as u64;
+                while number(chains + 4 * (last - first) as u64)? & 1 == 0 {
+                    last += 1;
+                }
+                last + 1
+            }
+        };
+        (count < MOST / 24).then_some(count)
+    }
+
+    /// What is mapped behind the file's own bytes of a segment that nobody writes to, up to the end of its page; and
+    /// whether it can be executed.
+    pub fn slack(&self) -> impl Iterator<Item = (Range<u64>, bool)> + '_ {
+        const PAGE: u64 = 4096;
+        let loads = self
+            .headers
+            .iter()
+            .filter(|header| header.kind == PT_LOAD && header.flags & 2 == 0);
+        loads.filter_map(move |header| {
+            let end = self.base.wrapping_add(header.address) + header.file_size;
+            let is_whole = header.file_size == header.memory_size && header.file_size > 0;
+            // Another segment of the same page is not behind this one.
+            is_whole.then_some((end..end.next_multiple_of(PAGE), header.flags & 1 != 0))
+        })
+    }
+}
+
+fn is_text(strings: &[u8], at: usize, wanted: &str) -> bool {
+    let end = at + wanted.len();
+    strings.get(at..end) == Some(wanted.as_bytes()) && strings.get(end) == Some(&0)
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::memory;
+
+    /// The memory and the modules of this process.
+    pub fn here() -> (Memory, Vec<Module>) {
+        let pid = std::process::id().cast_signed();
+        let memory = Memory::open(pid).unwrap();
+        let modules = modules(&memory, &memory::maps(pid).unwrap());
+        (memory, modules)
+    }
+
+    #[test]
+    fn functions_are_found_where_they_lie() {
+        let (memory, modules) = here();
+        let getpid = libc::getpid as *const () as u64;
+        let libc = modules
+            .iter()
+            .find(|module| module.contains(getpid))
+            .unwrap();
+        assert!(libc.file_name().starts_with("libc.so"));
+        let found = libc.functions(&memory, &["getpid", "memcpy", "no_such_function"]);
+        assert_eq!(found["getpid"].address, getpid);
+        assert!(!found["getpid"].is_ifunc && found["memcpy"].is_ifunc);
+        assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_program_says_what_it_needs() {
+        let (memory, modules) = here();
+        let us = here as *const () as u64;
+        let program = modules.iter().find(|module| module.contains(us)).unwrap();
+        assert!(program.has_interpreter() && program.eh_frame_hdr.is_some());
+        let needed = program.needed(&memory);
+        assert!(needed.iter().any(|name| name == "libc.so.6"), "{needed:?}");
+        assert!(modules.iter().any(|module| module.path == "[vdso]"));
+    }
+
+    #[test]
+    fn a_file_that_is_mapped_for_its_contents_is_no_module() {
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let length = file.metadata().unwrap().len() as usize;
+        // SAFETY: a new mapping, which replaces none, and is only read.
+        let place = unsafe {
+            let descriptor = std::os::fd::AsRawFd::as_raw_fd(&file);
+            let (rights, flags) = (libc::PROT_READ, libc::MAP_PRIVATE);
+            libc::mmap(core::ptr::null_mut(), length, rights, flags, descriptor, 0)
+        };
+        assert_ne!(place, libc::MAP_FAILED);
+        let (_, modules) = here();
+        let place = place.expose_provenance() as u64;
+        assert!(modules.iter().all(|module| module.range.start != place));
+        let us = here as *const () as u64;
+        let ours = modules.iter().filter(|module| module.contains(us));
+        assert_eq!(ours.count(), 1);
+    }
+
+    #[test]
+    fn slack_is_mapped_and_behind_the_code() {
+        let (memory, modules) = here();
+        let us = here as *const () as u64;
+        let program = modules.iter().find(|module| module.contains(us)).unwrap();
+        let code: Vec<_> = program
+            .slack()
+            .filter(|(_, executable)| *executable)
+            .collect();
+        assert_eq!(code.len(), 1);
+        for (range, _) in program.slack() {
+            assert!(range.end - range.start < 4096 && range.end % 4096 == 0);
+            assert!(range.is_empty() || memory.bytes::<1>(range.end - 1).is_some());
+        }
+        assert!(us < code[0].0.start);
+    }
+}

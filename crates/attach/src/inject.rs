@@ -1,0 +1,371 @@
+//! Stops threads until one is at a safe point, gives that one its new registers, and waits for what becomes of it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::elf::{self, Module};
+use crate::library::{Attached, Library};
+use crate::memory::{self, Mapping, Memory};
+use crate::places::Places;
+use crate::refusal::Refusal;
+use crate::stub::{self, Constants};
+use crate::traced::{NotStopped, Stopped, resumed, was_cut_short};
+use crate::{process, safe, unwind};
+
+/// How long a thread may take to stop.
+const STOPPING: Duration = Duration::from_millis(20);
+/// How long a safe point is waited for.
+const SAFE: Duration = Duration::from_secs(5);
+/// How long the stub may take: it runs when its thread does.
+const RUNNING: Duration = Duration::from_secs(5);
+/// How long the loader and the library may take.
+const STARTING: Duration = Duration::from_secs(20);
+/// Between two rounds of tries.
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// What is known of the process before anything of it is stopped.
+struct Target {
+    pid: i32,
+    memory: Memory,
+    code: Vec<Mapping>,
+    modules: Vec<Module>,
+    places: Places,
+    /// Where the stub and the texts go.
+    room: (u64, u64),
+    texts: Vec<u8>,
+    /// Where the variables begin in them.
+    variables: u64,
+}
+
+enum Tried {
+    /// It goes on at the stub, whose region is here.
+    Injected(u64),
+    NotSafe(safe::Why),
+    NotStopped(NotStopped),
+    Refused(Refusal),
+}
+
+pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
+    match stub::state() {
+        Some(size) if size <= stub::LARGEST_STATE => {}
+        _ => return Err(Refusal::NoXsave),
+    }
+    let target = Target::of(pid, library)?;
+    let mut attached = Attached {
+        stopped: Duration::ZERO,
+        tries: 0,
+        answer: 0,
+    };
+    let region = target.try_all(&mut attached)?;
+    attached.answer = target.await_answer(region)?;
+    Ok(attached)
+}
+
+/// What can be executed: where all frames are.
+fn code_of(maps: &[Mapping]) -> Vec<Mapping> {
+    let code = maps.iter().filter(|mapping| mapping.is_executable);
+    code.cloned().collect()
+}
+
+impl Target {
+    fn of(pid: i32, library: Library<'_>) -> Result<Self, Refusal> {
+        let system = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => process::not_permitted(),
+            _ if !process::is_there(pid) => Refusal::Ended,
+            _ => Refusal::System(format!("/proc/{pid}: {error}")),
+        };
+        let memory = Memory::open(pid).map_err(system)?;
+        let maps = memory::maps(pid).map_err(system)?;
+        let program = std::fs::read_link(process::folder(pid).join("exe")).map_err(system)?;
+        let modules = elf::modules(&memory, &maps);
+        let places = Places::of(&memory, &modules, &program.to_string_lossy())?;
+        let mut texts = library.path.as_os_str().as_encoded_bytes().to_vec();
+        texts.push(0);
+        let variables = texts.len() as u64;
+        for variable in library.variables {
+            texts.extend(variable.bytes());
+            texts.push(0);
+        }
+        texts.push(0);
+        texts.resize(texts.len().next_multiple_of(8), 0);
+        let room = places.room(&memory, &modules, stub::size(), texts.len());
+        let room = match room {
+            Some(room) => room,
+            None if texts.len() > 1024 => return Err(Refusal::TooLong),
+            None => return Err(Refusal::NoRoom),
+        };
+        Ok(Self {
+            pid,
+            code: code_of(&maps),
+            memory,
+            modules,
+            places,
+            room,
+            texts,
+            variables,
+        })
+    }
+
+    /// Tries one thread after another, again and again; where the region of the one that goes on at the stub will be.
+    fn try_all(&self, attached: &mut Attached) -> Result<u64, Refusal> {
+        let deadline = Instant::now() + SAFE;
+        let (mut why, mut late) = ("it has none", true);
+        loop {
+            let threads = process::threads(self.pid);
+            if threads.is_empty() {
+                return Err(Refusal::Ended);
+            }
+            for tid in threads {
+                if is_own(self.pid, tid) {
+                    continue;
+                }
+                attached.tries += 1;
+                // What that thread traces goes on when it ends.
+                let tried = thread::scope(|scope| scope.spawn(|| self.try_one(tid)).join());
+                let Ok((tried, stopped)) = tried else {
+                    return Err(Refusal::System(
+                        "an internal error (please report it)".to_owned(),
+                    ));
+                };
+                attached.stopped = attached.stopped.max(stopped);
+                match tried {
+                    Tried::Injected(region) => return Ok(region),
+                    Tried::Refused(refusal) => return Err(refusal),
+                    Tried::NotSafe(reason) => (why, late) = (reason, false),
+                    Tried::NotStopped(NotStopped::NotPermitted) => return Err(self.not_permitted()),
+                    Tried::NotStopped(NotStopped::ByASignal) => return Err(Refusal::Stopped),
+                    Tried::NotStopped(NotStopped::Gone | NotStopped::Late) => {}
+                }
+                if Instant::now() > deadline {
+                    let tries = attached.tries;
+                    return Err(match late {
+                        true => Refusal::Uninterruptible,
+                        false => Refusal::NeverSafe { tries, why },
+                    });
+                }
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Somebody may have begun to trace it meanwhile.
+    fn not_permitted(&self) -> Refusal {
+        let path = process::folder(self.pid);
+        match process::Status::read(&path) {
+            Ok(status) if status.tracer() != 0 => Refusal::Traced(status.tracer()),
+            _ => process::not_permitted(),
+        }
+    }
+
+    /// Tries one thread: what came of it, and for how long it was stopped.
+    fn try_one(&self, tid: i32) -> (Tried, Duration) {
+        // Where many threads wait for a processor, the stopped one is not to wait for this one. It takes root.
+        // SAFETY: takes numbers, and concerns this thread alone.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        let stopped = match Stopped::stop(tid, STOPPING) {
+            Ok(stopped) => stopped,
+            Err(why) => return (Tried::NotStopped(why), Duration::ZERO),
+        };
+        let Some(registers) = stopped.registers() else {
+            return (Tried::NotStopped(NotStopped::Gone), stopped.detach());
+        };
+        let is_cut_short = was_cut_short(&registers);
+        if is_cut_short && process::has_signal(self.pid, tid) {
+            return (Tried::NotSafe("a thread had a signal"), stopped.detach());
+        }
+        let tried = self.examine(&stopped, registers);
+        if is_cut_short && !matches!(tried, Tried::Injected(_)) {
+            // It does not see that it was stopped.
+            let mut again = resumed(registers);
+            again.orig_rax = u64::MAX;
+            stopped.set_registers(again);
+        }
+        (tried, stopped.detach())
+    }
+
+    /// Gives the stopped thread its new registers if it is at a safe point.
+    fn examine(&self, stopped: &Stopped, registers: libc::user_regs_struct) -> Tried {
+        const CODE_64: u64 = 0x33;
+        if registers.cs != CODE_64 {
+            return Tried::Refused(Refusal::Bits32);
+        }
+        let Ok(maps) = memory::maps(self.pid) else {
+            return Tried::NotStopped(NotStopped::Gone);
+        };
+        // Modules come and go. Those that stay are where they were, unless it is another program by now.
+        let code = code_of(&maps);
+        let changed;
+        let modules = match code == self.code {
+            true => &self.modules,
+            false => {
+                if !self.stays(&code) {
+                    return Tried::Refused(Refusal::Ended);
+                }
+                changed = elf::modules(&self.memory, &maps);
+                &changed
+            }
+        };
+        let Some(frames) = unwind::frames(&self.memory, modules, dwarf(&registers)) else {
+            return Tried::NotSafe("not all callers of a thread were known");
+        };
+        let call = registers.orig_rax.cast_signed();
+        if let Err(why) = safe::check(&self.places, &frames, (call >= 0).then_some(call)) {
+            return Tried::NotSafe(why);
+        }
+        if stopped.is_in_sequence(&self.memory, registers.rip) {
+            return Tried::NotSafe("a thread was in a restartable sequence");
+        }
+        let Some(region) = memory::free(&maps, stub::REGION) else {
+            return Tried::Refused(Refusal::NoRoom);
+        };
+        let (stub, texts) = self.room;
+        let bytes = stub::assemble(&self.constants(&resumed(registers), region));
+        let is_free = |at, length| self.memory.some(at, length) == Some(vec![0; length]);
+        if !is_free(stub, bytes.len()) || !is_free(texts, self.texts.len()) {
+            return Tried::NotSafe("another command attached at the same time");
+        }
+        let written = stopped
+            .write(texts, &self.texts)
+            .and_then(|()| stopped.write(stub, &bytes));
+        // What was written is what will be executed.
+        let is_there = written.is_some()
+            && self.memory.some(stub, bytes.len()) == Some(bytes)
+            && self.memory.some(texts, self.texts.len()).as_ref() == Some(&self.texts);
+        if !is_there {
+            return Tried::Refused(Refusal::NotPermitted(
+                "its code cannot be written".to_owned(),
+            ));
+        }
+        let mut new = registers;
+        new.rip = stub;
+        // It is in no system call, so the kernel changes nothing more.
+        new.orig_rax = u64::MAX;
+        match stopped.set_registers(new) {
+            Some(()) => Tried::Injected(region),
+            None => Tried::NotStopped(NotStopped::Gone),
+        }
+    }
+
+    /// Whether what the stub calls and lies in is where it was.
+    fn stays(&self, code: &[Mapping]) -> bool {
+        let (stub, _) = self.room;
+        let addresses = [
+            stub,
+            self.places.functions.pthread_create,
+            self.places.functions.dlopen,
+        ];
+        let at = |code: &[Mapping], address: u64| {
+            let mut all = code.iter();
+            all.find(|mapping| (mapping.start..mapping.end).contains(&address))
+                .cloned()
+        };
+        addresses
+            .iter()
+            .all(|address| at(code, *address) == at(&self.code, *address))
+    }
+
+    fn constants(&self, registers: &libc::user_regs_struct, region: u64) -> Constants {
+        let functions = &self.places.functions;
+        let (_, texts) = self.room;
+        Constants {
+            region,
+            negated: region.wrapping_neg(),
+            pthread_create: functions.pthread_create,
+            pthread_detach: functions.pthread_detach,
+            errno_location: functions.errno_location,
+            dlopen: functions.dlopen,
+            dlsym: functions.dlsym,
+            dlerror: functions.dlerror,
+            path: texts,
+            variables: texts + self.variables,
+            rax: registers.rax,
+            rbx: registers.rbx,
+            rcx: registers.rcx,
+            rdx: registers.rdx,
+            rsi: registers.rsi,
+            rdi: registers.rdi,
+            rbp: registers.rbp,
+            rsp: registers.rsp,
+            r8: registers.r8,
+            r9: registers.r9,
+            r10: registers.r10,
+            r11: registers.r11,
+            r12: registers.r12,
+            r13: registers.r13,
+            r14: registers.r14,
+            r15: registers.r15,
+            flags: registers.eflags,
+            rip: registers.rip,
+        }
+    }
+
+    /// Waits until the stub has run, and the library has started; what that answered.
+    fn await_answer(&self, region: u64) -> Result<i32, Refusal> {
+        let word = |offset| self.memory.word(region + offset);
+        let since = Instant::now();
+        loop {
+            let is_created = word(stub::STUB) == Some(stub::CREATED);
+            match word(stub::ERROR) {
+                Some(error) if is_created && error != 0 => {
+                    return Err(Refusal::NoThread(error as i32));
+                }
+                _ => {}
+            }
+            match word(stub::STARTED) {
+                Some(stub::ANSWERED) => {
+                    return Ok(word(stub::ANSWER).map_or(0, |answer| answer as i32));
+                }
+                Some(stub::FAILED) => return Err(Refusal::NotLoaded(self.text(region))),
+                _ => {}
+            }
+            if !process::is_there(self.pid) {
+                return Err(Refusal::Ended);
+            }
+            match is_created {
+                false if since.elapsed() > RUNNING => return Err(Refusal::NotRun),
+                true if since.elapsed() > STARTING => return Err(Refusal::NotStarted),
+                _ => thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    /// The loader's message.
+    fn text(&self, region: u64) -> String {
+        let bytes = self
+            .memory
+            .some(region + stub::TEXT, stub::LONGEST_TEXT as usize);
+        let bytes = bytes.unwrap_or_default();
+        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(0);
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+}
+
+/// Whether a thread is the library's own.
+fn is_own(pid: i32, tid: i32) -> bool {
+    let path = process::folder(pid).join(format!("task/{tid}/comm"));
+    std::fs::read_to_string(path).is_ok_and(|name| name.starts_with("tllmprof"))
+}
+
+/// The registers by the numbers that tables for unwinding give them.
+fn dwarf(registers: &libc::user_regs_struct) -> unwind::Registers {
+    [
+        registers.rax,
+        registers.rdx,
+        registers.rcx,
+        registers.rbx,
+        registers.rsi,
+        registers.rdi,
+        registers.rbp,
+        registers.rsp,
+        registers.r8,
+        registers.r9,
+        registers.r10,
+        registers.r11,
+        registers.r12,
+        registers.r13,
+        registers.r14,
+        registers.r15,
+        registers.rip,
+    ]
+    .map(Some)
+}

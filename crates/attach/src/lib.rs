@@ -1,0 +1,48 @@
+//! Loads the library into a process that runs without it, and starts it there.
+//!
+//! ```text
+//! checks ──▶ a thread is stopped ──▶ is it at a safe point? ──▶ its registers are set, once ──▶ it goes on
+//! ```
+//!
+//! The stopped thread is given one new set of registers and goes on at a stub. The stub saves the processor's state,
+//! creates a thread, restores all registers and jumps back. The new thread calls `dlopen` and the library's
+//! `tllmprof_attach`, so the program's own threads wait for neither. No state between these needs this command: it can
+//! be killed at any moment, and the kernel then lets the stopped thread go on, with its old registers or with the stub's.
+//!
+//! `docs/attach.md` says what is checked, and what is refused.
+
+mod library;
+mod process;
+mod refusal;
+
+#[cfg(target_arch = "x86_64")]
+mod elf;
+#[cfg(target_arch = "x86_64")]
+mod inject;
+#[cfg(target_arch = "x86_64")]
+mod memory;
+#[cfg(target_arch = "x86_64")]
+mod places;
+#[cfg(target_arch = "x86_64")]
+mod safe;
+#[cfg(target_arch = "x86_64")]
+mod stub;
+#[cfg(target_arch = "x86_64")]
+mod traced;
+#[cfg(target_arch = "x86_64")]
+mod unwind;
+
+pub use library::{Attached, Library};
+pub use refusal::Refusal;
+
+/// Loads the library into the process `pid`.
+///
+/// # Errors
+/// Why it is not loaded, or why it is not known whether it is.
+pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
+    process::check(pid, library.path)?;
+    #[cfg(target_arch = "x86_64")]
+    return inject::inject(pid, library);
+    #[cfg(not(target_arch = "x86_64"))]
+    Err(Refusal::Architecture)
+}

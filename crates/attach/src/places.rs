@@ -1,0 +1,290 @@
+//! What is needed of a process's modules: its C library, and room behind code that stays.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use crate::elf::{Module, Symbol};
+use crate::memory::Memory;
+use crate::refusal::Refusal;
+
+/// glibc's parts, of which old ones have several files.
+const C_LIBRARY: [&str; 5] = ["libc.so", "libpthread.so", "libdl.so", "librt.so", "libc-"];
+
+/// Functions of the C library that wait and do nothing else that matters here.
+const WAITS: [&str; 33] = [
+    "poll",
+    "ppoll",
+    "select",
+    "pselect",
+    "epoll_wait",
+    "epoll_pwait",
+    "epoll_pwait2",
+    "nanosleep",
+    "clock_nanosleep",
+    "usleep",
+    "sleep",
+    "pthread_cond_wait",
+    "pthread_cond_timedwait",
+    "pthread_cond_clockwait",
+    "pthread_mutex_lock",
+    "sem_wait",
+    "sem_timedwait",
+    "sem_clockwait",
+    "accept",
+    "accept4",
+    "recv",
+    "recvfrom",
+    "recvmsg",
+    "read",
+    "ioctl",
+    "wait4",
+    "waitpid",
+    "sigwait",
+    "sigwaitinfo",
+    "sigtimedwait",
+    "pause",
+    "sched_yield",
+    "syscall",
+];
+
+/// What is called in the process.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Functions {
+    pub pthread_create: u64,
+    pub pthread_detach: u64,
+    pub errno_location: u64,
+    pub dlopen: u64,
+    pub dlsym: u64,
+    pub dlerror: u64,
+}
+
+/// Which of the modules are what.
+pub struct Places {
+    pub functions: Functions,
+    /// Functions in which threads wait and hold no lock of the C library's.
+    pub waits: Vec<Range<u64>>,
+    pub c_library: Vec<Range<u64>>,
+    pub loader: Vec<Range<u64>>,
+    /// Libraries that bring `malloc`, other than the C library.
+    pub allocators: Vec<Range<u64>>,
+    /// `exit`, which runs what the program has registered.
+    pub exit: Vec<Range<u64>>,
+    /// The library itself, which is there already.
+    pub ours: Vec<Range<u64>>,
+    /// Which modules stay loaded for as long as the process lives, by their index.
+    stay: Vec<usize>,
+}
+
+fn is_c_library(module: &Module) -> bool {
+    C_LIBRARY
+        .iter()
+        .any(|name| module.file_name().starts_with(name))
+}
+
+fn is_loader(module: &Module) -> bool {
+    let name = module.file_name();
+    name.starts_with("ld-linux") || name.starts_with("ld-2") || name.starts_with("ld.so")
+}
+
+impl Places {
+    /// # Errors
+    /// What the process lacks, or has that makes it unsafe.
+    pub fn of(memory: &Memory, modules: &[Module], program: &str) -> Result<Self, Refusal> {
+        let main = modules.iter().find(|module| module.path == program);
+        let main = main.ok_or_else(|| {
+            Refusal::System(
+                "its program was not found in its memory: it may be another by now".to_owned(),
+            )
+        })?;
+        if !main.has_interpreter() {
+            return Err(Refusal::Static);
+        }
+        let mut functions = HashMap::new();
+        let mut names = vec![
+            "pthread_create",
+            "pthread_detach",
+            "__errno_location",
+            "dlopen",
+            "dlsym",
+            "dlerror",
+            "exit",
+        ];
+        names.extend(WAITS);
+        for module in modules.iter().filter(|module| is_c_library(module)) {
+            for (name, symbol) in module.functions(memory, &names) {
+                // The first has what programs use: with old versions libpthread has some of the same names.
+                functions.entry(name).or_insert(symbol);
+            }
+        }
+        let function = |name| match functions.get(name) {
+            Some(Symbol {
+                address,
+                is_ifunc: false,
+                ..
+            }) => Ok(*address),
+            _ => Err(Refusal::CLibrary(name)),
+        };
+        let functions_called = Functions {
+            pthread_create: function("pthread_create")?,
+            pthread_detach: function("pthread_detach")?,
+            errno_location: function("__errno_location")?,
+            dlopen: function("dlopen")?,
+            dlsym: function("dlsym")?,
+            dlerror: function("dlerror")?,
+        };
+        let ranges = |is_one: &dyn Fn(&Module) -> bool| -> Vec<Range<u64>> {
+            let chosen = modules.iter().filter(|module| is_one(module));
+            chosen.map(|module| module.range.clone()).collect()
+        };
+        let mut allocators = Vec::new();
+        for module in modules {
+            const SANITIZERS: [(&str, &str); 3] = [
+                ("__asan_init", "AddressSanitizer"),
+                ("__tsan_init", "ThreadSanitizer"),
+                ("__msan_init", "MemorySanitizer"),
+            ];
+            let asked = SANITIZERS.map(|(function, _)| function);
+            let found = module.functions(memory, &[&asked[..], &["malloc"]].concat());
+            if let Some((_, name)) = SANITIZERS
+                .iter()
+                .find(|(function, _)| found.contains_key(function))
+            {
+                return Err(Refusal::Sanitizer(name));
+            }
+            if found.contains_key("malloc") && !is_c_library(module) && !is_loader(module) {
+                allocators.push(module.range.clone());
+            }
+        }
+        if allocators.contains(&main.range) {
+            return Err(Refusal::Allocator);
+        }
+        let needed = main.needed(memory);
+        let stays = |module: &Module| {
+            module.range == main.range
+                || is_c_library(module)
+                || is_loader(module)
+                || needed.iter().any(|name| name == module.file_name())
+        };
+        let codes = |names: &[&str]| -> Vec<Range<u64>> {
+            let symbols = names.iter().filter_map(|name| functions.get(name));
+            symbols
+                .map(|symbol| symbol.address..symbol.address + symbol.size)
+                .collect()
+        };
+        Ok(Self {
+            functions: functions_called,
+            waits: codes(&WAITS),
+            exit: codes(&["exit"]),
+            c_library: ranges(&is_c_library),
+            loader: ranges(&is_loader),
+            allocators,
+            ours: ranges(&|module| module.file_name().starts_with("libtllmprof.so")),
+            stay: (0..modules.len())
+                .filter(|index| stays(&modules[*index]))
+                .collect(),
+        })
+    }
+
+    /// Room for the code and for the texts: bytes behind modules that stay, which are all 0 and which no program can mean.
+    pub fn room(
+        &self,
+        memory: &Memory,
+        modules: &[Module],
+        code: usize,
+        texts: usize,
+    ) -> Option<(u64, u64)> {
+        let mut free = Vec::new();
+        for module in self.stay.iter().filter_map(|index| modules.get(*index)) {
+            for (range, is_executable) in module.slack() {
+                if let Some(start) = unused(memory, &range) {
+                    free.push((start..range.end, is_executable));
+                }
+            }
+        }
+        let mut take = |size: usize, needs_executable: bool| {
+            let fits = |range: &Range<u64>| range.end.saturating_sub(range.start) >= size as u64;
+            let mut places = free
+                .iter_mut()
+                .filter(|(range, executable)| (*executable || !needs_executable) && fits(range));
+            // Texts leave what can be executed to code, where they can.
+            let place = match needs_executable {
+                true => places.next(),
+                false => places.min_by_key(|(_, executable)| *executable),
+            };
+            place.map(|(range, _)| {
+                let start = range.start;
+                range.start = (start + size as u64).next_multiple_of(16);
+                start
+            })
+        };
+        Some((take(code, true)?, take(texts, false)?))
+    }
+}
+
+/// Where the zeros of a range begin that nobody has used, with some room behind what is used.
+fn unused(memory: &Memory, range: &Range<u64>) -> Option<u64> {
+    let length = usize::try_from(range.end.saturating_sub(range.start)).ok()?;
+    let bytes = memory.some(range.start, length)?;
+    let used = bytes.iter().rposition(|byte| *byte != 0);
+    let start = used.map_or(0, |last| last + 1) as u64;
+    Some((range.start + start + 8).next_multiple_of(16))
+}
+
+#[cfg(test)]
+impl Places {
+    /// With a C library, a loader and a library that brings `malloc`, and one function that waits.
+    pub fn made(ranges: [Range<u64>; 3], waits: Range<u64>) -> Self {
+        let [c_library, loader, allocators] = ranges.map(|range| vec![range]);
+        Self {
+            functions: Functions::default(),
+            waits: vec![waits],
+            c_library,
+            loader,
+            allocators,
+            exit: Vec::new(),
+            ours: Vec::new(),
+            stay: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::elf::tests::here;
+
+    fn program() -> String {
+        let path = std::fs::read_link("/proc/self/exe").unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_functions_are_those_that_this_process_would_call() {
+        let (memory, modules) = here();
+        let functions = Places::of(&memory, &modules, &program()).unwrap().functions;
+        assert_eq!(functions.dlopen, libc::dlopen as *const () as u64);
+        assert_eq!(functions.dlsym, libc::dlsym as *const () as u64);
+        assert_eq!(
+            functions.pthread_create,
+            libc::pthread_create as *const () as u64
+        );
+    }
+
+    #[test]
+    fn room_is_unused_and_code_has_room_that_can_be_executed() {
+        let (memory, modules) = here();
+        let places = Places::of(&memory, &modules, &program()).unwrap();
+        let (code, texts) = places.room(&memory, &modules, 200, 40).unwrap();
+        assert_eq!(memory.some(code, 200), Some(vec![0; 200]));
+        assert_eq!(memory.some(texts, 40), Some(vec![0; 40]));
+        assert!(code + 200 <= texts || texts + 40 <= code);
+        assert_eq!(places.room(&memory, &modules, 5000, 1), None);
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_refused() {
+        let (memory, modules) = here();
+        let places = Places::of(&memory, &modules, "/no/such/program");
+        assert!(matches!(places.err(), Some(Refusal::System(_))));
+    }
+}

@@ -1,0 +1,252 @@
+//! What `/proc` says about a process, and what is checked there before anything is stopped.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+
+use crate::refusal::Refusal;
+
+/// The fields of `/proc/PID/status` that matter.
+#[derive(Debug, Default)]
+pub struct Status {
+    pub state: char,
+    tracer: i32,
+    /// The real, the effective, the saved and the file system's.
+    users: Vec<u32>,
+    seccomp: u32,
+    filters: Option<u32>,
+    /// One number for each namespace that it is in.
+    pids: usize,
+}
+
+impl Status {
+    /// The process that traces it, 0 for none.
+    #[cfg(target_arch = "x86_64")]
+    pub const fn tracer(&self) -> i32 {
+        self.tracer
+    }
+
+    pub fn read(path: &Path) -> io::Result<Self> {
+        fs::read_to_string(path.join("status")).map(|text| Self::parse(&text))
+    }
+
+    fn parse(text: &str) -> Self {
+        let mut status = Self::default();
+        for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
+            let mut words = value.split_whitespace();
+            let mut number = || words.next().and_then(|word| word.parse().ok());
+            match name {
+                "State" => status.state = value.trim_start().chars().next().unwrap_or('?'),
+                "TracerPid" => status.tracer = number().map_or(0, u32::cast_signed),
+                "Uid" => status.users = words.filter_map(|word| word.parse().ok()).collect(),
+                "Seccomp" => status.seccomp = number().unwrap_or(0),
+                "Seccomp_filters" => status.filters = number(),
+                "NSpid" => status.pids = words.count(),
+                _ => {}
+            }
+        }
+        status
+    }
+}
+
+/// The folder of a process.
+pub fn folder(pid: i32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}"))
+}
+
+/// Its threads.
+#[cfg(target_arch = "x86_64")]
+pub fn threads(pid: i32) -> Vec<i32> {
+    let entries = fs::read_dir(folder(pid).join("task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Whether a signal waits for a thread that does not block it; also where that cannot be known.
+#[cfg(target_arch = "x86_64")]
+pub fn has_signal(pid: i32, tid: i32) -> bool {
+    let path = folder(pid).join(format!("task/{tid}/status"));
+    fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
+}
+
+#[cfg(target_arch = "x86_64")]
+fn is_pending(status: &str) -> Option<bool> {
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    Some((mask("SigPnd:")? | mask("ShdPnd:")?) & !mask("SigBlk:")? != 0)
+}
+
+/// What can be known without stopping it.
+///
+/// # Errors
+/// Why it cannot be attached to.
+pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
+    let folder = folder(pid);
+    let status = Status::read(&folder).map_err(|_| Refusal::NoProcess)?;
+    match status.state {
+        'Z' | 'X' => return Err(Refusal::Zombie),
+        't' | 'T' if status.tracer == 0 => return Err(Refusal::Stopped),
+        _ => {}
+    }
+    if status.tracer != 0 {
+        return Err(Refusal::Traced(status.tracer));
+    }
+    let us = geteuid();
+    if !us.is_root()
+        && let Some(user) = status.users.iter().find(|user| **user != us.as_raw())
+    {
+        return Err(Refusal::AnotherUser(*user));
+    }
+    let maps = match fs::read(folder.join("maps")) {
+        Ok(maps) if maps.is_empty() => return Err(Refusal::Kernel),
+        Ok(maps) => maps,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
+        Err(error) => return Err(Refusal::System(format!("/proc/{pid}/maps: {error}"))),
+    };
+    let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
+    if status.pids != own.pids {
+        return Err(Refusal::PidNamespace);
+    }
+    const STRICT: u32 = 1;
+    if status.seccomp == STRICT || status.seccomp > own.seccomp || status.filters > own.filters {
+        return Err(Refusal::Seccomp);
+    }
+    check_machine(&folder)?;
+    is_same_file(&folder, library)?;
+    other_library(&maps, library)
+}
+
+/// Why the system refuses, as far as that can be known.
+pub fn not_permitted() -> Refusal {
+    let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
+    let scope = scope.and_then(|text| text.trim().parse().ok());
+    match scope {
+        Some(scope @ 1..) => Refusal::Yama(scope),
+        _ => Refusal::NotPermitted("operation not permitted".to_owned()),
+    }
+}
+
+/// Whether the program is one for this processor.
+fn check_machine(folder: &Path) -> Result<(), Refusal> {
+    const X86_64: [u8; 2] = [62, 0];
+    const I386: [u8; 2] = [3, 0];
+    let mut header = [0; 20];
+    let program = fs::File::open(folder.join("exe"));
+    let read = program.and_then(|mut file| io::Read::read_exact(&mut file, &mut header));
+    if let Err(error) = read {
+        return Err(match error.kind() {
+            ErrorKind::PermissionDenied => not_permitted(),
+            _ => Refusal::NoProcess,
+        });
+    }
+    match [header[18], header[19]] {
+        _ if header[4] == 1 => Err(Refusal::Bits32),
+        I386 => Err(Refusal::Bits32),
+        X86_64 if cfg!(target_arch = "x86_64") => Ok(()),
+        _ => Err(Refusal::Architecture),
+    }
+}
+
+/// Whether the process would open the same file under this name.
+fn is_same_file(folder: &Path, library: &Path) -> Result<(), Refusal> {
+    let Ok(ours) = fs::metadata(library) else {
+        return Err(Refusal::System(format!(
+            "{} is not there",
+            library.display()
+        )));
+    };
+    let relative = library.strip_prefix("/").unwrap_or(library);
+    let theirs = fs::metadata(folder.join("root").join(relative));
+    let is_same =
+        theirs.is_ok_and(|theirs| (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()));
+    match is_same {
+        true => Ok(()),
+        false => Err(Refusal::MountNamespace(library.display().to_string())),
+    }
+}
+
+/// Whether another file of the library is loaded.
+fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
+    let real = fs::canonicalize(library).unwrap_or_else(|_| library.to_owned());
+    let name = b"libtllmprof.so";
+    for line in maps.split(|byte| *byte == b'\n') {
+        let Some(start) = line.iter().position(|byte| *byte == b'/') else {
+            continue;
+        };
+        let path = &line[start..];
+        let file = path.rsplit(|byte| *byte == b'/').next();
+        if file.is_some_and(|file| file.starts_with(name)) && path != real.as_os_str().as_bytes() {
+            let path = String::from_utf8_lossy(path).into_owned();
+            return Err(Refusal::AnotherLibrary(path));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a process of this number is there.
+#[cfg(target_arch = "x86_64")]
+pub fn is_there(pid: i32) -> bool {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_is_read_with_or_without_what_old_kernels_lack() {
+        let text = "Name:\ta: b\nState:\tt (tracing stop)\nTracerPid:\t42\nUid:\t1\t2\t3\t4\nNSpid:\t7\t1\nSeccomp:\t2\n";
+        let status = Status::parse(text);
+        assert_eq!((status.state, status.tracer), ('t', 42));
+        assert_eq!((status.users, status.pids), (vec![1, 2, 3, 4], 2));
+        assert_eq!((status.seccomp, status.filters), (2, None));
+        let with = Status::parse(&format!("{text}Seccomp_filters:\t3\n"));
+        assert_eq!(with.filters, Some(3));
+    }
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn a_signal_waits_where_it_is_pending_and_not_blocked() {
+        let status = |thread: &str, all: &str, blocked: &str| {
+            is_pending(&format!(
+                "SigPnd:\t{thread}\nShdPnd:\t{all}\nSigBlk:\t{blocked}\n"
+            ))
+        };
+        assert_eq!(status("0", "0", "ff"), Some(false));
+        assert_eq!(status("0000000000000002", "0", "0"), Some(true));
+        assert_eq!(status("0", "0000000000000002", "4"), Some(true));
+        assert_eq!(status("2", "2", "ff"), Some(false));
+        assert_eq!(is_pending("SigPnd:\t0\n"), None);
+    }
+
+    #[test]
+    fn another_file_of_the_library_is_seen() {
+        let library = Path::new("/l/libtllmprof.so");
+        let maps = |path: &str| format!("1-2 r-xp 0 08:01 7    {path}\n3-4 rw-p 0 00:00 0 \n");
+        let check = |path: &str| other_library(maps(path).as_bytes(), library);
+        assert_eq!(check("/l/libtllmprof.so"), Ok(()));
+        assert_eq!(check("/m/libother.so"), Ok(()));
+        for other in ["/m/libtllmprof.so", "/l/libtllmprof.so (deleted)"] {
+            assert_eq!(check(other), Err(Refusal::AnotherLibrary(other.to_owned())));
+        }
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_refused() {
+        let library = std::env::current_exe().unwrap();
+        assert_eq!(check(i32::MAX, &library), Err(Refusal::NoProcess));
+        let missing = Path::new("/no/such/library.so");
+        let here = std::process::id().cast_signed();
+        assert!(matches!(check(here, missing), Err(Refusal::System(_))));
+    }
+}

@@ -1,0 +1,158 @@
+//! Why a process is not attached to.
+
+use std::fmt;
+
+/// Each is the rest of a line that begins with the process's number.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    NoProcess,
+    /// A kernel thread, or a process that has ended.
+    Zombie,
+    Kernel,
+    Stopped,
+    Uninterruptible,
+    /// The process of this number traces it.
+    Traced(i32),
+    /// It belongs to this user.
+    AnotherUser(u32),
+    /// `kernel.yama.ptrace_scope` forbids it.
+    Yama(u32),
+    /// The system refuses, with this error.
+    NotPermitted(String),
+    Architecture,
+    Bits32,
+    Static,
+    CLibrary(&'static str),
+    Allocator,
+    Sanitizer(&'static str),
+    MountNamespace(String),
+    PidNamespace,
+    /// It has more filters of system calls than this command.
+    Seccomp,
+    /// Another file of the library is loaded.
+    AnotherLibrary(String),
+    NoXsave,
+    NoRoom,
+    /// No thread was at a safe point; why the last was not.
+    NeverSafe {
+        tries: u32,
+        why: &'static str,
+    },
+    Ended,
+    /// The stub has not run in time.
+    NotRun,
+    /// `pthread_create` returned this error.
+    NoThread(i32),
+    /// `dlopen` or `dlsym` failed with this text.
+    NotLoaded(String),
+    /// The library is loaded, and its thread has not started it in time.
+    NotStarted,
+    TooLong,
+    System(String),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoProcess => f.write_str("there is no such process here"),
+            Self::Zombie => f.write_str("the process has ended (it is a zombie)"),
+            Self::Kernel => f.write_str("it is a thread of the kernel (wanted: a program)"),
+            Self::Stopped => {
+                f.write_str("the process is stopped (state T): let it go on first, with kill -CONT")
+            }
+            Self::Uninterruptible => f.write_str(
+                "all of its threads are in uninterruptible sleep (state D): try again later",
+            ),
+            Self::Traced(0) => f.write_str("another program traces it (wanted: no gdb, no strace)"),
+            Self::Traced(tracer) => write!(
+                f,
+                "process {tracer} traces it already (wanted: no gdb, no strace on it)"
+            ),
+            Self::AnotherUser(user) => write!(
+                f,
+                "it is a process of user {user}; only that user and root can attach to it"
+            ),
+            Self::Yama(scope) => match scope {
+                1 => f.write_str(
+                    "kernel.yama.ptrace_scope is 1: only its parent can attach (run this as root, or set it to 0)",
+                ),
+                2 => f.write_str(
+                    "kernel.yama.ptrace_scope is 2: only root can attach (run this as root)",
+                ),
+                scope => write!(
+                    f,
+                    "kernel.yama.ptrace_scope is {scope}: no process can be attached to until the next boot"
+                ),
+            },
+            Self::NotPermitted(error) => write!(
+                f,
+                "the system does not permit it: {error} (it may have changed its user or its capabilities, or a \
+                 container may lack CAP_SYS_PTRACE)"
+            ),
+            Self::Architecture => {
+                f.write_str("attach works on x86-64 alone: start the program with tllmprof run")
+            }
+            Self::Bits32 => f.write_str("it is a 32-bit program (wanted: a 64-bit one for x86-64)"),
+            Self::Static => f.write_str(
+                "it is a static program: no library can be loaded into it (wanted: one that uses libc.so.6)",
+            ),
+            Self::CLibrary(lacks) => write!(
+                f,
+                "its C library has no {lacks} (wanted: glibc 2.17 or later, with threads)"
+            ),
+            Self::Allocator => f.write_str(
+                "the program itself defines malloc: whether a thread is within it cannot be known. Start it with \
+                 tllmprof run",
+            ),
+            Self::Sanitizer(name) => write!(
+                f,
+                "it runs under {name}, which must see each thread begin: start it with tllmprof run"
+            ),
+            Self::MountNamespace(path) => write!(
+                f,
+                "it has another root file system (a container), where {path} is not the same file: run tllmprof \
+                 attach inside the container"
+            ),
+            Self::PidNamespace => {
+                f.write_str("it is in another container: run tllmprof attach inside that")
+            }
+            Self::Seccomp => f.write_str(
+                "it filters its system calls (seccomp): starting a thread in it could end it. Start it with tllmprof run",
+            ),
+            Self::AnotherLibrary(path) => write!(
+                f,
+                "another copy of the library is loaded in it: {path} (set TLLMPROF_LIB to that, or restart it)"
+            ),
+            Self::NoXsave => f.write_str("this processor or its system has no XSAVE"),
+            Self::NoRoom => f.write_str(
+                "no room is left behind the code of its program and of its libraries; each attach takes 1 KiB. \
+                 Restart it",
+            ),
+            Self::NeverSafe { tries, why } => write!(
+                f,
+                "none of its threads was at a safe point in {tries} tries: {why}. Try again, or start it with tllmprof run"
+            ),
+            Self::Ended => f.write_str("the process ended or became another program meanwhile"),
+            Self::NotRun => f.write_str(
+                "its thread has not run yet, or could map no memory (RLIMIT_AS): the library is loaded when it can \
+                 (tllmprof ps shows it then)",
+            ),
+            Self::NoThread(error) => write!(
+                f,
+                "no thread could be created in it: {} (RLIMIT_NPROC, or a limit of its container)",
+                std::io::Error::from_raw_os_error(*error)
+            ),
+            Self::NotLoaded(error) => write!(f, "its loader did not load the library: {error}"),
+            Self::NotStarted => f.write_str(
+                "the library's thread has not started it yet: a thread of the program may hold the loader's lock \
+                 (tllmprof ps shows the process once it has)",
+            ),
+            Self::TooLong => f.write_str(
+                "the path of the library and the variables do not fit behind its code (wanted: shorter ones)",
+            ),
+            Self::System(error) => f.write_str(error),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

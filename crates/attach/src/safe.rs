@@ -1,0 +1,145 @@
+//! Whether a stopped thread may create another where it is.
+//!
+//! `pthread_create` takes locks of the C library's: of its stacks, of `malloc`, of the loader. A thread that holds one, or is
+//! in the middle of what one protects, must not be made to call it. So a thread is at a safe point if all its frames are
+//! known and
+//!
+//! - none of them is in the loader, in a library that brings `malloc`, or in this library,
+//! - the innermost is not in the C library, or is in one of its functions that wait ([`Places::waits`]) and in a system call that
+//!   waits,
+//! - no other is in the C library but the outermost ones, which call `main` or a thread's function.
+//!
+//! A thread that waits for a lock of `malloc`'s waits by the same system call as one that waits for a condition. That is
+//! why it is the function that counts, too.
+
+use std::ops::Range;
+
+use crate::places::Places;
+
+/// System calls that wait.
+const CALLS: [libc::c_long; 23] = [
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_futex,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_read,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_pause,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    libc::SYS_ioctl,
+];
+
+/// What keeps a thread from being at a safe point.
+pub type Why = &'static str;
+
+/// Whether a thread with these `frames`, the innermost first, is at a safe point; `call`: the system call that it is in.
+///
+/// # Errors
+/// Why it is not.
+pub fn check(places: &Places, frames: &[u64], call: Option<i64>) -> Result<(), Why> {
+    let is_in = |ranges: &[Range<u64>], frame: &u64| ranges.iter().any(|r| r.contains(frame));
+    let any = |ranges: &[Range<u64>]| frames.iter().any(|frame| is_in(ranges, frame));
+    if any(&places.loader) {
+        return Err("a thread was in the loader");
+    }
+    if any(&places.allocators) {
+        return Err("a thread was in the library that brings malloc");
+    }
+    if any(&places.exit) {
+        return Err("a thread ended the process");
+    }
+    if any(&places.ours) {
+        return Err("a thread was in the library itself");
+    }
+    let is_c = |frame: &&u64| is_in(&places.c_library, frame);
+    let inner = frames.iter().take_while(is_c).count();
+    if inner == frames.len() {
+        return Err("a thread was in the C library alone");
+    }
+    let outer = frames.iter().rev().take_while(is_c).count();
+    // The program's own first code has called the C library, which calls `main`.
+    let below = frames.len().saturating_sub(outer.max(1));
+    let started = frames[inner..below].iter().rev().take_while(is_c).count();
+    let middle = &frames[inner..below.saturating_sub(started).max(inner)];
+    if middle.iter().any(|frame| is_in(&places.c_library, frame)) {
+        return Err("a thread was in a function that the C library had called");
+    }
+    let Some(outermost) = inner.checked_sub(1).map(|index| frames[index]) else {
+        return Ok(());
+    };
+    let waits = call.is_some_and(|call| CALLS.contains(&call));
+    match waits && is_in(&places.waits, &outermost) {
+        true => Ok(()),
+        false => Err("a thread was in the C library, as in malloc"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROGRAM: u64 = 0x1000;
+    const START: u64 = 0x1f00;
+    const C: u64 = 0x2000;
+    const POLL: u64 = 0x2100;
+    const LOADER: u64 = 0x3000;
+    const ALLOCATOR: u64 = 0x4000;
+
+    fn checked(frames: &[u64], call: Option<i64>) -> bool {
+        let places = Places::made(
+            [0x2000..0x3000, 0x3000..0x4000, 0x4000..0x5000],
+            0x2100..0x2110,
+        );
+        check(&places, frames, call).is_ok()
+    }
+
+    #[test]
+    fn code_of_the_program_is_safe_wherever_it_was_called_from() {
+        // main and a thread's function.
+        assert!(checked(&[PROGRAM, PROGRAM + 1, C, C + 1, START], None));
+        assert!(checked(&[PROGRAM, C, C + 1], None));
+        assert!(
+            !checked(&[PROGRAM, C, PROGRAM, C + 1, START], None),
+            "qsort"
+        );
+        assert!(!checked(&[PROGRAM, C, PROGRAM, C], None));
+    }
+
+    #[test]
+    fn the_loader_and_an_allocator_are_not_safe_anywhere() {
+        for other in [LOADER, ALLOCATOR] {
+            assert!(!checked(&[other, PROGRAM, C], None));
+            assert!(!checked(&[PROGRAM, other, PROGRAM, C], None));
+            assert!(!checked(&[PROGRAM, PROGRAM, C, other], None));
+        }
+    }
+
+    #[test]
+    fn the_c_library_is_safe_where_it_waits() {
+        let poll = Some(libc::SYS_poll);
+        assert!(checked(&[C + 8, POLL, PROGRAM, C, START], poll));
+        assert!(checked(&[POLL, PROGRAM, C], poll));
+        assert!(!checked(&[POLL, PROGRAM, C, START], None), "not yet");
+        assert!(!checked(&[POLL, PROGRAM, C, START], Some(libc::SYS_mmap)));
+        assert!(
+            !checked(&[POLL, C, PROGRAM, C, START], poll),
+            "within another"
+        );
+        assert!(!checked(&[C, PROGRAM, C, START], Some(libc::SYS_futex)));
+        assert!(!checked(&[POLL, C], poll));
+    }
+}

@@ -1,0 +1,297 @@
+//! The code that a stopped thread goes on at, and what it is given.
+//!
+//! The stub lies behind the code of a module, where nothing can be written: it reads [`Constants`] that lie behind it and
+//! writes into memory that it maps first, its region, whose address was chosen for it. Until then it uses registers
+//! alone, and changes no flag; the thread's own stack is not used.
+
+use core::arch::global_asm;
+
+/// Bytes of the region.
+pub const REGION: u64 = 256 << 10;
+/// Where the processor's state is kept in it: 64-byte-aligned, all of it 0, up to the words below.
+const STATE: u64 = 0;
+/// The most that the processor's state takes.
+pub const LARGEST_STATE: u64 = 64 << 10;
+/// Words of the region.
+const MASK: u64 = LARGEST_STATE;
+const THREAD: u64 = LARGEST_STATE + 8;
+/// How far the stub is: [`CREATED`].
+pub const STUB: u64 = LARGEST_STATE + 16;
+/// What `pthread_create` returned.
+pub const ERROR: u64 = LARGEST_STATE + 24;
+/// How far the new thread is: [`FAILED`] or [`ANSWERED`].
+pub const STARTED: u64 = LARGEST_STATE + 32;
+/// What the library answered.
+pub const ANSWER: u64 = LARGEST_STATE + 40;
+/// The loader's message, with its end.
+pub const TEXT: u64 = LARGEST_STATE + 48;
+pub const LONGEST_TEXT: u64 = 512;
+
+/// Values of [`STUB`] and [`STARTED`].
+/// Nothing else that could lie at these addresses is likely to hold them.
+pub const CREATED: u64 = 0x5471_0001;
+pub const FAILED: u64 = 0x5471_0002;
+pub const ANSWERED: u64 = 0x5471_0003;
+
+/// What the stub is given, in the order in which it lies behind it.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Constants {
+    pub region: u64,
+    /// The address, negated.
+    pub negated: u64,
+    pub pthread_create: u64,
+    pub pthread_detach: u64,
+    pub errno_location: u64,
+    pub dlopen: u64,
+    pub dlsym: u64,
+    pub dlerror: u64,
+    pub path: u64,
+    pub variables: u64,
+    // What the registers are in the end.
+    pub rax: u64,
+    pub rbx: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub rbp: u64,
+    pub rsp: u64,
+    pub r8: u64,
+    pub r9: u64,
+    pub r10: u64,
+    pub r11: u64,
+    pub r12: u64,
+    pub r13: u64,
+    pub r14: u64,
+    pub r15: u64,
+    pub flags: u64,
+    pub rip: u64,
+}
+
+const COUNT: usize = size_of::<Constants>() / 8;
+
+impl Constants {
+    fn words(&self) -> [u64; COUNT] {
+        // SAFETY: the structure is `COUNT` words, without padding, and nothing else.
+        unsafe { core::mem::transmute_copy(self) }
+    }
+}
+
+macro_rules! constant {
+    ($field:ident) => {
+        core::mem::offset_of!(Constants, $field)
+    };
+}
+
+global_asm!(
+    ".pushsection .rodata.tllmprof_stub,\"a\",@progbits",
+    ".balign 16",
+    "tllmprof_stub_start:",
+    // mmap(region, REGION, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0)
+    "mov eax, 9",
+    "mov rdi, qword ptr [rip + 99f + {region}]",
+    "mov esi, {REGION}",
+    "mov edx, 3",
+    "mov r10d, 0x100022",
+    "mov r8, -1",
+    "mov r9d, 0",
+    "syscall",
+    // No flag is changed before they can be restored.
+    "mov rcx, qword ptr [rip + 99f + {negated}]",
+    "lea rcx, [rcx + rax]",
+    "jrcxz 2f",
+    "jmp 5f",
+    "2:",
+    "mov rbx, qword ptr [rip + 99f + {region}]",
+    "lea rsp, [rbx + {REGION}]",
+    "mov eax, -1",
+    "mov edx, -1",
+    "xsave64 [rbx + {STATE}]",
+    "push 2",
+    "popfq",
+    "fninit",
+    "ldmxcsr dword ptr [rip + 7f]",
+    // rt_sigprocmask(SIG_BLOCK, …): the new thread is to run none of the program's handlers.
+    "mov eax, 14",
+    "xor edi, edi",
+    "lea rsi, [rip + 6f]",
+    "lea rdx, [rbx + {MASK}]",
+    "mov r10d, 8",
+    "syscall",
+    "call qword ptr [rip + 99f + {errno_location}]",
+    "mov r12, rax",
+    "mov r13d, dword ptr [rax]",
+    "lea rdi, [rbx + {THREAD}]",
+    "xor esi, esi",
+    "lea rdx, [rip + 10f]",
+    "mov rcx, rbx",
+    "call qword ptr [rip + 99f + {pthread_create}]",
+    "mov dword ptr [r12], r13d",
+    "mov eax, eax",
+    "mov qword ptr [rbx + {ERROR}], rax",
+    "mov eax, 14",
+    "mov edi, 2",
+    "lea rsi, [rbx + {MASK}]",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "syscall",
+    "mov qword ptr [rbx + {STUB}], {CREATED}",
+    "mov eax, -1",
+    "mov edx, -1",
+    "xrstor64 [rbx + {STATE}]",
+    "push qword ptr [rip + 99f + {flags}]",
+    "popfq",
+    "5:",
+    "mov rax, qword ptr [rip + 99f + {rax}]",
+    "mov rbx, qword ptr [rip + 99f + {rbx}]",
+    "mov rcx, qword ptr [rip + 99f + {rcx}]",
+    "mov rdx, qword ptr [rip + 99f + {rdx}]",
+    "mov rsi, qword ptr [rip + 99f + {rsi}]",
+    "mov rdi, qword ptr [rip + 99f + {rdi}]",
+    "mov rbp, qword ptr [rip + 99f + {rbp}]",
+    "mov r8, qword ptr [rip + 99f + {r8}]",
+    "mov r9, qword ptr [rip + 99f + {r9}]",
+    "mov r10, qword ptr [rip + 99f + {r10}]",
+    "mov r11, qword ptr [rip + 99f + {r11}]",
+    "mov r12, qword ptr [rip + 99f + {r12}]",
+    "mov r13, qword ptr [rip + 99f + {r13}]",
+    "mov r14, qword ptr [rip + 99f + {r14}]",
+    "mov r15, qword ptr [rip + 99f + {r15}]",
+    "mov rsp, qword ptr [rip + 99f + {rsp}]",
+    "jmp qword ptr [rip + 99f + {rip}]",
+    // The new thread. rdi: the region.
+    "10:",
+    "push rbx",
+    "mov rbx, rdi",
+    "mov rdi, qword ptr fs:[0x10]",
+    "call qword ptr [rip + 99f + {pthread_detach}]",
+    // prctl(PR_SET_NAME, …): by this name the library knows that it is attached.
+    "mov eax, 157",
+    "mov edi, 15",
+    "lea rsi, [rip + 12f]",
+    "syscall",
+    "mov rdi, qword ptr [rip + 99f + {path}]",
+    // RTLD_NOW | RTLD_NODELETE
+    "mov esi, 0x1002",
+    "call qword ptr [rip + 99f + {dlopen}]",
+    "test rax, rax",
+    "jz 14f",
+    "mov rdi, rax",
+    "lea rsi, [rip + 13f]",
+    "call qword ptr [rip + 99f + {dlsym}]",
+    "test rax, rax",
+    "jz 14f",
+    "mov rdi, qword ptr [rip + 99f + {variables}]",
+    "call rax",
+    "mov eax, eax",
+    "mov qword ptr [rbx + {ANSWER}], rax",
+    "mov qword ptr [rbx + {STARTED}], {ANSWERED}",
+    "jmp 17f",
+    "14:",
+    "call qword ptr [rip + 99f + {dlerror}]",
+    "test rax, rax",
+    "jz 16f",
+    "mov rsi, rax",
+    "lea rdi, [rbx + {TEXT}]",
+    "mov ecx, {LONGEST_TEXT} - 1",
+    "15:",
+    "lodsb",
+    "test al, al",
+    "jz 16f",
+    "stosb",
+    "dec ecx",
+    "jnz 15b",
+    "16:",
+    "mov qword ptr [rbx + {STARTED}], {FAILED}",
+    "17:",
+    "xor eax, eax",
+    "pop rbx",
+    "ret",
+    "6:",
+    // All signals but the two that the C library sends to its threads.
+    ".quad 0xfffffffe7fffffff",
+    "7:",
+    ".long 0x1f80",
+    "12:",
+    ".asciz \"tllmprof-attach\"",
+    "13:",
+    ".asciz \"tllmprof_attach\"",
+    ".balign 8",
+    "99:",
+    "tllmprof_stub_end:",
+    ".popsection",
+    REGION = const REGION,
+    STATE = const STATE,
+    MASK = const MASK,
+    THREAD = const THREAD,
+    STUB = const STUB,
+    ERROR = const ERROR,
+    STARTED = const STARTED,
+    ANSWER = const ANSWER,
+    TEXT = const TEXT,
+    LONGEST_TEXT = const LONGEST_TEXT,
+    CREATED = const CREATED,
+    FAILED = const FAILED,
+    ANSWERED = const ANSWERED,
+    region = const constant!(region),
+    negated = const constant!(negated),
+    pthread_create = const constant!(pthread_create),
+    pthread_detach = const constant!(pthread_detach),
+    errno_location = const constant!(errno_location),
+    dlopen = const constant!(dlopen),
+    dlsym = const constant!(dlsym),
+    dlerror = const constant!(dlerror),
+    path = const constant!(path),
+    variables = const constant!(variables),
+    rax = const constant!(rax),
+    rbx = const constant!(rbx),
+    rcx = const constant!(rcx),
+    rdx = const constant!(rdx),
+    rsi = const constant!(rsi),
+    rdi = const constant!(rdi),
+    rbp = const constant!(rbp),
+    rsp = const constant!(rsp),
+    r8 = const constant!(r8),
+    r9 = const constant!(r9),
+    r10 = const constant!(r10),
+    r11 = const constant!(r11),
+    r12 = const constant!(r12),
+    r13 = const constant!(r13),
+    r14 = const constant!(r14),
+    r15 = const constant!(r15),
+    flags = const constant!(flags),
+    rip = const constant!(rip),
+);
+
+// SAFETY: the assembler above defines both, around bytes that are only read.
+unsafe extern "C" {
+    static tllmprof_stub_start: u8;
+    static tllmprof_stub_end: u8;
+}
+
+/// The stub's instructions, which can lie anywhere.
+fn code() -> &'static [u8] {
+    let (start, end) = (&raw const tllmprof_stub_start, &raw const tllmprof_stub_end);
+    // SAFETY: the two are the bounds of constant bytes that the assembler above has put in one section.
+    unsafe { core::slice::from_raw_parts(start, end.offset_from_unsigned(start)) }
+}
+
+/// Bytes that the stub takes.
+pub fn size() -> usize {
+    code().len() + size_of::<Constants>()
+}
+
+/// The stub with what it is given.
+pub fn assemble(constants: &Constants) -> Vec<u8> {
+    let words = constants.words();
+    let words = words.iter().flat_map(|word| word.to_le_bytes());
+    code().iter().copied().chain(words).collect()
+}
+
+/// Bytes that this processor's state takes with all that the system has switched on; nothing where there is no XSAVE.
+pub fn state() -> Option<u64> {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    const OSXSAVE: u32 = 1 << 27;
+    (__cpuid(1).ecx & OSXSAVE != 0).then(|| __cpuid_count(13, 0).ebx.into())
+}

@@ -1,0 +1,291 @@
+//! Who called whom on a stopped thread, by its modules' tables for unwinding and by nothing else: where a frame has no
+//! entry there, the answer is that it is not known.
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, Expression,
+    LittleEndian, Location, Register, RegisterRule, UnwindContext, UnwindSection, Value, X86_64,
+};
+
+use crate::elf::Module;
+use crate::memory::Memory;
+
+/// A thread has no more frames that are looked at.
+const MOST: usize = 4096;
+/// An entry is no longer.
+const LONGEST: u32 = 1 << 20;
+
+/// The registers that tables speak of, by their number there: the 16 general ones, then the return address.
+pub type Registers = [Option<u64>; 17];
+
+const RSP: usize = 7;
+const RIP: usize = 16;
+
+type Slice<'a> = EndianSlice<'a, LittleEndian>;
+
+/// The code that each frame is in, the innermost first: where it was interrupted, or where it is returned to. Nothing
+/// where that cannot be known to the end.
+pub fn frames(memory: &Memory, modules: &[Module], mut registers: Registers) -> Option<Vec<u64>> {
+    let mut frames = vec![registers[RIP]?];
+    // A return address may lie behind a call that is the last of its function.
+    let mut is_return = false;
+    while frames.len() < MOST {
+        let address = registers[RIP]?.checked_sub(u64::from(is_return))?;
+        let module = modules.iter().find(|module| module.contains(address))?;
+        let step = step(memory, module, address, &registers)?;
+        let Some((next, is_signal)) = step else {
+            return Some(frames);
+        };
+        let is_deeper = next[RSP]? > registers[RSP]?;
+        if !is_deeper && !is_signal {
+            return None;
+        }
+        is_return = !is_signal;
+        registers = next;
+        frames.push(registers[RIP]?);
+    }
+    None
+}
+
+/// The registers of the caller of the code at `address`, and whether that was interrupted by a signal; nothing within
+/// where it has no caller.
+#[allow(
+    clippy::type_complexity,
+    reason = "the two answers differ: not known, and none"
+)]
+fn step(
+    memory: &Memory,
+    module: &Module,
+    address: u64,
+    registers: &Registers,
+) -> Option<Option<(Registers, bool)>> {
+    let entry = Entry::find(memory, module, address)?;
+    let bases = BaseAddresses::default().set_eh_frame(entry.address);
+    let section = EhFrame::new(&entry.bytes, LittleEndian);
+    let fde = section
+        .fde_from_offset(&bases, entry.fde.into(), EhFrame::cie_from_offset)
+        .ok()?;
+    let mut context = UnwindContext::new();
+    let row = fde
+        .unwind_info_for_address(&section, &bases, &mut context, address)
+        .ok()?;
+    let is_signal = fde.is_signal_trampoline();
+    let encoding = fde.cie().encoding();
+    if matches!(
+        row.register(X86_64::RA),
+        None | Some(RegisterRule::Undefined)
+    ) {
+        return Some(None);
+    }
+    let evaluate = |expression: Expression<Slice<'_>>, first| {
+        evaluate(memory, expression.evaluation(encoding), registers, first)
+    };
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            value(registers, *register)?.wrapping_add_signed(*offset)
+        }
+        CfaRule::Expression(expression) => evaluate(expression.get(&section).ok()?, None)?,
+    };
+    let mut next: Registers = [None; 17];
+    for (number, place) in next.iter_mut().enumerate() {
+        // What a function need not keep is not known in its caller.
+        const KEPT: [usize; 6] = [3, 6, 12, 13, 14, 15];
+        let register = Register(u16::try_from(number).ok()?);
+        *place = match row.register(register) {
+            None if number == RSP => Some(cfa),
+            None | Some(RegisterRule::SameValue) if KEPT.contains(&number) || is_signal => {
+                registers[number]
+            }
+            Some(RegisterRule::Offset(offset)) => {
+                Some(memory.word(cfa.wrapping_add_signed(offset))?)
+            }
+            Some(RegisterRule::ValOffset(offset)) => Some(cfa.wrapping_add_signed(offset)),
+            Some(RegisterRule::Register(other)) => value(registers, other),
+            Some(RegisterRule::Expression(expression)) => {
+                let at = evaluate(expression.get(&section).ok()?, Some(cfa))?;
+                Some(memory.word(at)?)
+            }
+            Some(RegisterRule::ValExpression(expression)) => {
+                Some(evaluate(expression.get(&section).ok()?, Some(cfa))?)
+            }
+            _ => None,
+        };
+    }
+    Some(Some((next, is_signal)))
+}
+
+fn value(registers: &Registers, register: Register) -> Option<u64> {
+    *registers.get(usize::from(register.0))?
+}
+
+fn evaluate(
+    memory: &Memory,
+    mut evaluation: Evaluation<Slice<'_>>,
+    registers: &Registers,
+    first: Option<u64>,
+) -> Option<u64> {
+    if let Some(first) = first {
+        evaluation.set_initial_value(first);
+    }
+    let mut result = evaluation.evaluate().ok()?;
+    loop {
+        result = match result {
+            EvaluationResult::Complete => break,
+            EvaluationResult::RequiresRegister { register, .. } => {
+                let value = Value::Generic(value(registers, register)?);
+                evaluation.resume_with_register(value).ok()?
+            }
+            EvaluationResult::RequiresMemory {
+                address, size: 8, ..
+            } => {
+                let value = Value::Generic(memory.word(address)?);
+                evaluation.resume_with_memory(value).ok()?
+            }
+            _ => return None,
+        };
+    }
+    match evaluation.result().first()?.location {
+        Location::Address { address } => Some(address),
+        _ => None,
+    }
+}
+
+/// The entry of a table for the code at an address, with what it refers to before it: a section of its own.
+struct Entry {
+    bytes: Vec<u8>,
+    /// Where the entry itself begins in it.
+    fde: usize,
+    /// The address that makes what the entry says of places relative to itself right.
+    address: u64,
+}
+
+impl Entry {
+    fn find(memory: &Memory, module: &Module, address: u64) -> Option<Self> {
+        // Version 1; an encoded pointer; a count and a sorted table, whose words are relative to the header.
+        const KNOWN: [u8; 2] = [0x03, 0x3b];
+        let header = module.eh_frame_hdr?;
+        let [version, pointer, count, table] = memory.bytes(header)?;
+        if version != 1 || [count, table] != KNOWN || pointer & 0xf != 0xb {
+            return None;
+        }
+        let count = u64::from(u32::from_le_bytes(memory.bytes(header + 8)?));
+        let row = |index: u64| -> Option<(u64, u64)> {
+            let [a, b, c, d, e, f, g, h] = memory.bytes(header + 12 + 8 * index)?;
+            let relative = |bytes| header.wrapping_add_signed(i32::from_le_bytes(bytes).into());
+            Some((relative([a, b, c, d]), relative([e, f, g, h])))
+        };
+        // The last row whose code does not begin behind the address.
+        let (mut low, mut high) = (0, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match row(middle)?.0 <= address {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        let at = row(low.checked_sub(1)?)?.1;
+        let mut fde = whole(memory, at)?;
+        let back = u32::from_le_bytes(fde.get(4..8)?.try_into().ok()?);
+        let mut bytes = whole(memory, (at + 4).checked_sub(back.into())?)?;
+        let start = bytes.len();
+        let distance = u32::try_from(start + 4).ok()?;
+        fde.get_mut(4..8)?.copy_from_slice(&distance.to_le_bytes());
+        bytes.append(&mut fde);
+        Some(Self {
+            bytes,
+            fde: start,
+            address: at.wrapping_sub(start as u64),
+        })
+    }
+}
+
+/// The entry at an address, with its length.
+fn whole(memory: &Memory, at: u64) -> Option<Vec<u8>> {
+    let length = u32::from_le_bytes(memory.bytes(at)?);
+    (8..LONGEST).contains(&length).then_some(())?;
+    memory.some(at, length as usize + 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use core::arch::asm;
+
+    use super::*;
+    use crate::elf::tests::here;
+
+    /// The registers that a caller's are found from.
+    #[inline(always)]
+    fn own() -> Registers {
+        let mut registers = [None; 17];
+        let (rbx, rbp, rsp, rip): (u64, u64, u64, u64);
+        let (r12, r13, r14, r15): (u64, u64, u64, u64);
+        // SAFETY: registers are read, and nothing else.
+        unsafe {
+            asm!("mov {}, rbx", "mov {}, rbp", "mov {}, rsp", "lea {}, [rip]", out(reg) rbx, out(reg) rbp, out(reg) rsp,
+                out(reg) rip, options(nomem, nostack));
+            asm!("mov {}, r12", "mov {}, r13", "mov {}, r14", "mov {}, r15", out(reg) r12, out(reg) r13, out(reg) r14,
+                out(reg) r15, options(nomem, nostack));
+        }
+        for (number, value) in [
+            (3, rbx),
+            (6, rbp),
+            (7, rsp),
+            (12, r12),
+            (13, r13),
+            (14, r14),
+            (15, r15),
+            (16, rip),
+        ] {
+            registers[number] = Some(value);
+        }
+        registers
+    }
+
+    #[inline(never)]
+    fn deep(depth: u64, act: &mut dyn FnMut()) -> u64 {
+        if depth == 0 {
+            act();
+            return 1;
+        }
+        std::hint::black_box(deep(depth - 1, act)) + 1
+    }
+
+    /// How often the code that is returned to most is returned to.
+    fn recursion(frames: &[u64]) -> usize {
+        let count = |frame| frames.iter().filter(|other| *other == frame).count();
+        frames.iter().map(count).max().unwrap()
+    }
+
+    #[test]
+    fn all_callers_are_found_to_the_end() {
+        let (memory, modules) = here();
+        let mut found = None;
+        deep(10, &mut || found = frames(&memory, &modules, own()));
+        assert_eq!(recursion(&found.unwrap()), 10);
+    }
+
+    #[test]
+    fn an_interrupted_function_is_found_behind_its_handler() {
+        static FOUND: std::sync::Mutex<Option<Vec<u64>>> = std::sync::Mutex::new(None);
+        extern "C" fn handler(_: i32) {
+            let (memory, modules) = here();
+            *FOUND.lock().unwrap() = frames(&memory, &modules, own());
+        }
+        // SAFETY: the signal is sent by this thread to itself, which holds no lock then.
+        unsafe {
+            libc::signal(libc::SIGURG, handler as *const () as usize);
+            deep(3, &mut || {
+                libc::raise(libc::SIGURG);
+            });
+        }
+        let frames = FOUND.lock().unwrap().take();
+        assert_eq!(recursion(&frames.unwrap()), 3);
+    }
+
+    #[test]
+    fn code_without_an_entry_is_not_known() {
+        let (memory, modules) = here();
+        let mut registers = own();
+        registers[RIP] = Some(0x1000);
+        assert_eq!(frames(&memory, &modules, registers), None);
+    }
+}

@@ -1,0 +1,206 @@
+//! `tllmprof attach`: the library in a process that was started without it.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{self, Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use tllmprof_attach::{Attached, Library};
+use tllmprof_config::Settings;
+use tllmprof_control::{Event, Phase, Request};
+use tllmprof_report::{Report, Time};
+
+use super::capture::{self, Windows};
+use super::count;
+use super::sockets::{self, Process};
+use crate::failure::usage;
+use crate::{library, output};
+
+/// How long a process may take to listen, which it does with its first call that is seen.
+const LISTENING: Duration = Duration::from_secs(5);
+/// How long it may take to answer.
+const ANSWERING: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(50);
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+A thread of the process is stopped for about a millisecond. The process must be one of this user, and the system must \
+permit ptrace (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a process that runs, and what is not.
+
+  tllmprof attach 4711 --steps 50     the next 50 iterations
+  tllmprof attach 4711                only attach; tllmprof capture 4711 captures later
+  tllmprof detach 4711")]
+pub struct Arguments {
+    /// The process
+    #[arg(value_name = "PID")]
+    pid: u32,
+    /// Capture so many iterations at once, and print their report
+    #[arg(long, value_name = "N", value_parser = count)]
+    steps: Option<u64>,
+    /// What an iteration is: auto, a CUDA call, or sym:REGEX [default: auto]
+    #[arg(long, value_name = "RULE")]
+    step: Option<String>,
+    /// Write the record here [default: tllmprof-HOST-RANK-PID.tllmprof in the folder of the process]
+    #[arg(long, value_name = "PATH")]
+    trace: Option<PathBuf>,
+}
+
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let pid = arguments.pid;
+    let variables = variables(arguments)?;
+    let library = library::find()?;
+    match sockets::of(pid.into()) {
+        Some(process) if process.status.phase == Phase::Detached => {
+            attach_again(process, arguments)?;
+        }
+        Some(_) => bail!(
+            "{pid}: the library is in it and listens already (tllmprof capture {pid} captures its iterations)"
+        ),
+        None => attach(pid, &library, &variables)?,
+    }
+    let Some(process) = await_process(pid) else {
+        output::say(format_args!(
+            "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says which \
+             are seen)"
+        ));
+        return Ok(match arguments.steps {
+            Some(_) => ExitCode::FAILURE,
+            None => ExitCode::SUCCESS,
+        });
+    };
+    match arguments.steps {
+        Some(steps) => take(process, steps),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// What the library is given in place of its environment.
+fn variables(arguments: &Arguments) -> Result<Vec<String>> {
+    let control = env::var("TLLMPROF_CONTROL").ok();
+    let control = control.filter(|folder| folder.starts_with('/'));
+    let mut variables = vec![
+        format!("TLLMPROF_CONTROL={}", control.as_deref().unwrap_or("1")),
+        "TLLMPROF_START_STOP=none".to_owned(),
+        // Its standard error is read by people who have not asked for it.
+        "TLLMPROF_LOG=warn".to_owned(),
+    ];
+    if let Some(step) = &arguments.step {
+        if ["py:", "nvtx:"].iter().any(|kind| step.starts_with(kind)) {
+            return Err(usage(format_args!(
+                "--step {step}: such functions and ranges are seen from the start of a process alone (wanted: auto, a CUDA \
+                 call, or sym:REGEX)"
+            )));
+        }
+        variables.push(format!("TLLMPROF_STEP={step}"));
+    }
+    if let Some(trace) = &arguments.trace {
+        let trace = path::absolute(trace)?;
+        let Some(trace) = trace.to_str() else {
+            return Err(usage("--trace: the path is no text (wanted: UTF-8)"));
+        };
+        variables.push(format!("TLLMPROF_TRACE={trace}"));
+    }
+    let get = |name: &str| -> Option<OsString> {
+        let mut all = variables.iter();
+        all.find_map(|variable| {
+            variable
+                .strip_prefix(name)?
+                .strip_prefix('=')
+                .map(Into::into)
+        })
+    };
+    match Settings::from_env(get) {
+        Ok(_) => Ok(variables),
+        Err(bad) => Err(usage(bad)),
+    }
+}
+
+fn attach(pid: u32, library: &Path, variables: &[String]) -> Result<()> {
+    let number = i32::try_from(pid)
+        .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
+    let wanted = Library {
+        path: library,
+        variables,
+    };
+    let attached = match tllmprof_attach::attach(number, wanted) {
+        Ok(attached) => attached,
+        Err(refusal) => bail!("{pid}: {refusal}"),
+    };
+    let Attached {
+        stopped,
+        tries,
+        answer,
+    } = attached;
+    match answer {
+        0 => {}
+        1 => bail!(
+            "{pid}: the library was preloaded when it started: restart it with TLLMPROF_CONTROL=1"
+        ),
+        2 => bail!(
+            "{pid}: the library does not know these variables: it is of another version than this command"
+        ),
+        3 => bail!(
+            "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
+             which are)"
+        ),
+        _ => bail!(
+            "{pid}: the library could not start; its log is the standard error of the process"
+        ),
+    }
+    let (stopped, s) = (
+        Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX)),
+        if tries == 1 { "" } else { "s" },
+    );
+    output::say(format_args!(
+        "{pid}: attached; {tries} thread{s} stopped, for {stopped} at most"
+    ));
+    Ok(())
+}
+
+/// Where the library is loaded already.
+fn attach_again(mut process: Process, arguments: &Arguments) -> Result<()> {
+    let pid = process.status.pid;
+    if arguments.step.is_some() || arguments.trace.is_some() {
+        return Err(usage(format_args!(
+            "{pid}: --step and --trace are as they were when it was attached first (wanted: neither)"
+        )));
+    }
+    process.connection.wait_for(Some(ANSWERING))?;
+    process.connection.ask(&Request::Attach)?;
+    match process.connection.next()? {
+        Event::Refused { why, .. } => bail!("{pid}: {why}"),
+        _ => output::say(format_args!("{pid}: attached again; no thread was stopped")),
+    }
+    Ok(())
+}
+
+/// The process, once it listens.
+fn await_process(pid: u32) -> Option<Process> {
+    let deadline = Instant::now() + LISTENING;
+    loop {
+        let found = sockets::of(pid.into());
+        if found.is_some() || Instant::now() > deadline {
+            return found;
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+fn take(process: Process, steps: u64) -> Result<ExitCode> {
+    let interrupts: Arc<AtomicUsize> = capture::interrupts()?;
+    let mut windows = Windows::default();
+    let wanted = capture::Wanted::of_steps(steps);
+    let (read, succeeded) = capture::take(vec![process], &wanted, &interrupts, &mut windows)?;
+    if !read.is_empty() {
+        output::print(Report::new(read).text().as_bytes())?;
+    }
+    Ok(match succeeded {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}

@@ -1,0 +1,331 @@
+//! The doors of a library that was attached to a process that runs: GOT slots.
+//!
+//! A preloaded library's exports come first in the order of loading, so that callers bind to them. Here callers are bound
+//! already: the slots of the modules are led to the thunks of the functions that they hold, and back again on detach. What
+//! the program keeps elsewhere, as a pointer from `dlsym` or from `cuGetProcAddress`, stays as it is.
+
+use core::ffi::{CStr, c_void};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::time::Duration;
+
+use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::got::{self, binding};
+use tllmprof_platform::lifecycle;
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::modules::{self, ARE_WATCHED};
+use tllmprof_platform::resolve;
+use tllmprof_sync::Lock;
+
+use super::dlsym::role_of;
+use super::fed;
+use super::thunk::{Role, Thunk};
+
+/// How long a thread waits for another that leads slots.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A function of the C library that the library stands in front of.
+#[derive(Clone, Copy)]
+pub struct Hook {
+    pub name: &'static CStr,
+    pub ours: usize,
+    /// What ours goes on to: a slot that holds anything else is left alone.
+    pub real: usize,
+}
+
+impl Hook {
+    /// That of the library's own function `name`. Its address is looked up in the library's own symbol table: by its name
+    /// the loader binds the library itself, which comes late, to the C library's.
+    pub fn of(name: &'static CStr, real: usize) -> Option<Self> {
+        let us = elf::containing(attach as *const () as usize)?;
+        let ours = us.defines(name, None)?.addr();
+        Some(Self { name, ours, real })
+    }
+}
+
+/// A slot that was led elsewhere.
+struct Led {
+    place: usize,
+    before: usize,
+    now: usize,
+}
+
+struct Slots {
+    hooks: Vec<Hook>,
+    led: Vec<Led>,
+}
+
+lifecycle::global! {
+    stage: Doors;
+
+    #[fork(hold)]
+    static SLOTS: Lock<Option<Slots>> = Lock::new(None);
+    /// Slots are led to thunks.
+    #[fork(keep = "the child's slots are its parent's")]
+    static IS_ON: AtomicBool = AtomicBool::new(false);
+    /// What had come and gone when the modules were last looked at.
+    #[fork(keep = "the child's modules are its parent's")]
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+}
+
+/// Leads the slots of all modules to thunks, and those of modules that come later when they are seen. Whether the library
+/// has been attached.
+pub fn attach(hooks: Vec<Hook>) -> bool {
+    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+        return false;
+    };
+    slots.get_or_insert_with(|| Slots {
+        hooks,
+        led: Vec::new(),
+    });
+    drop(slots);
+    attach_again()
+}
+
+/// After [`detach`]: whether the library was attached at all.
+pub fn attach_again() -> bool {
+    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+        return false;
+    };
+    let Some(slots) = slots.as_mut() else {
+        return false;
+    };
+    let changes = elf::changes();
+    if slots.lead() {
+        SEEN.store(changes, Ordering::Release);
+    }
+    IS_ON.store(true, Ordering::Release);
+    ARE_WATCHED.store(true, Ordering::Release);
+    true
+}
+
+/// Gives the slots back what they held; whether the library was attached, and is no more.
+pub fn detach() -> bool {
+    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+        return false;
+    };
+    let Some(slots) = slots.as_mut() else {
+        return false;
+    };
+    IS_ON.store(false, Ordering::Release);
+    SEEN.store(0, Ordering::Release);
+    slots.put_back();
+    true
+}
+
+/// Modules have come or gone, maybe.
+pub fn look() {
+    if !IS_ON.load(Ordering::Acquire) {
+        return;
+    }
+    let changes = elf::changes();
+    if SEEN.load(Ordering::Acquire) == changes {
+        return;
+    }
+    if let Some(mut slots) = SLOTS.lock_for(PATIENCE)
+        && let Some(slots) = slots.as_mut()
+        && IS_ON.load(Ordering::Acquire)
+        && slots.lead()
+    {
+        SEEN.store(changes, Ordering::Release);
+    }
+}
+
+/// Has the slots led that the loader filled meanwhile, as it was binding them when they were led.
+pub fn look_again() {
+    SEEN.store(0, Ordering::Release);
+    look();
+}
+
+impl Slots {
+    /// Whether all modules were ready.
+    fn lead(&mut self) -> bool {
+        lifecycle::register();
+        let mut is_complete = true;
+        let Self { hooks, led } = self;
+        elf::with_modules(|modules| {
+            let Ok(maps) = Maps::read() else { return };
+            // What is known of modules that are gone is of no use, and their places may be others' now.
+            let is_there = |place: usize| modules.iter().any(|module| module.contains(place));
+            led.retain(|slot| is_there(slot.place));
+            for module in modules {
+                if modules::is_left_alone(module) {
+                    continue;
+                }
+                if !modules::is_relocated(module, &maps) {
+                    is_complete = false;
+                    continue;
+                }
+                lead_module(module, modules, hooks, led, &maps);
+            }
+        });
+        is_complete
+    }
+
+    fn put_back(&mut self) {
+        let Self { hooks, led } = self;
+        elf::with_modules(|modules| {
+            let Ok(maps) = Maps::read() else { return };
+            for module in modules {
+                let relro = modules::relro(module);
+                module.each_slot(
+                    |name| is_wanted(name, hooks),
+                    |slot| {
+                        let place = core::ptr::from_ref(slot.place).addr();
+                        let value = slot.place.load(Ordering::Relaxed);
+                        let was = led
+                            .iter()
+                            .find(|led| led.place == place && led.now == value);
+                        if let Some(was) = was {
+                            got::store(&slot, was.before, &maps, &relro);
+                        }
+                    },
+                );
+            }
+        });
+        led.clear();
+    }
+}
+
+fn is_wanted(name: &CStr, hooks: &[Hook]) -> bool {
+    hooks.iter().any(|hook| hook.name == name) || role_of(name).is_some()
+}
+
+fn lead_module(
+    module: &Module,
+    modules: &[Module],
+    hooks: &[Hook],
+    led: &mut Vec<Led>,
+    maps: &Maps,
+) {
+    let relro = modules::relro(module);
+    module.each_slot(
+        |name| is_wanted(name, hooks),
+        |slot| {
+            let value = slot.place.load(Ordering::Relaxed);
+            let is_unbound = slot.may_be_lazy && module.contains(value);
+            let real = if is_unbound {
+                let found = binding(module, slot.name, slot.version, modules);
+                found
+                    .filter(|found| !found.is_ifunc)
+                    .map(|found| found.address)
+            } else {
+                Some(value)
+            };
+            // A function of the module's own, which its own functions mean; or none, as of a weak name; or ours.
+            let Some(real) = real.filter(|real| {
+                let other = modules.iter().find(|other| other.contains(*real));
+                other.is_some_and(|other| other.start != module.start && !resolve::is_us(other))
+            }) else {
+                return;
+            };
+            let to = match hooks.iter().find(|hook| hook.name == slot.name) {
+                Some(hook) => (hook.real == real).then_some(hook.ours),
+                None => thunk(module, slot.name, real),
+            };
+            if let Some(to) = to
+                && got::store(&slot, to, maps, &relro)
+            {
+                led.push(Led {
+                    place: core::ptr::from_ref(slot.place).addr(),
+                    before: value,
+                    now: to,
+                });
+            }
+        },
+    );
+}
+
+/// What stands in for a function of CUDA's that `module` calls.
+fn thunk(module: &Module, name: &CStr, real: usize) -> Option<usize> {
+    let role = role_of(name)?;
+    match role {
+        // Kernels are not taken in a process that was attached to.
+        Role::Cupti(_) => return None,
+        Role::Driver(call) => fed::feed(module.start, call),
+        _ => {}
+    }
+    let real = core::ptr::with_exposed_provenance_mut::<c_void>(real);
+    Some(Thunk::of(real, role)?.named(name).stub().addr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::made::{alone, library, open};
+
+    const CALLER: &str = "int cuGraphLaunch(void*, void*); int getppid(void);\n\
+        int call(void) { return cuGraphLaunch(0, 0) + (getppid() == 0); }\n";
+    const DRIVER: &str = "int cuGraphLaunch(void* graph, void* stream) { return 42; }\n";
+
+    type Call = extern "C" fn() -> i32;
+
+    extern "C" fn other() -> libc::pid_t {
+        0
+    }
+
+    fn count() -> u64 {
+        use tllmprof_calls::Call::GraphLaunch;
+        tllmprof_session::slot().map_or(0, |slot| slot.live(GraphLaunch).count())
+    }
+
+    #[test]
+    fn slots_lead_to_thunks_until_they_are_given_back() {
+        alone(&[("TLLMPROF_START_STOP", "1000")], || {
+            let (driver, caller) = (
+                library("libcuda.so.1", DRIVER),
+                library("libcaller.so", CALLER),
+            );
+            let name = std::ffi::CString::new(driver.as_str()).unwrap();
+            // SAFETY: a library of this test's, without constructors.
+            let global = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+            assert!(!global.is_null());
+            let handle = open(&caller);
+            // SAFETY: the library defines the function, of this type.
+            let call = unsafe {
+                core::mem::transmute::<*mut c_void, Call>(libc::dlsym(handle, c"call".as_ptr()))
+            };
+            let hook = Hook {
+                name: c"getppid",
+                ours: other as *const () as usize,
+                real: libc::getppid as *const () as usize,
+            };
+            assert!(!attach_again() && !detach(), "it never was");
+            assert_eq!((call(), count()), (42, 0));
+            assert!(attach(vec![hook]));
+            assert_eq!((call(), count()), (43, 1));
+            look_again();
+            assert_eq!((call(), count()), (43, 2), "once");
+            assert!(detach());
+            assert_eq!((call(), count()), (42, 2));
+            look_again();
+            assert_eq!((call(), count()), (42, 2), "it stays so");
+            assert!(attach_again());
+            assert_eq!((call(), count()), (43, 3));
+            // Another, which comes later.
+            let later = library("liblater.so", CALLER);
+            let handle = open(&later);
+            look();
+            // SAFETY: the library defines the function, of this type.
+            let call = unsafe {
+                core::mem::transmute::<*mut c_void, Call>(libc::dlsym(handle, c"call".as_ptr()))
+            };
+            assert_eq!((call(), count()), (43, 4));
+        });
+    }
+
+    #[test]
+    fn a_slot_that_holds_something_else_is_left_alone() {
+        alone(&[("TLLMPROF_START_STOP", "1000")], || {
+            // SAFETY: takes nothing and always succeeds.
+            let parent = || unsafe { libc::getppid() };
+            let before = parent();
+            let hook = Hook {
+                name: c"getppid",
+                ours: other as *const () as usize,
+                real: 0x1000,
+            };
+            assert!(attach(vec![hook]));
+            assert_eq!(parent(), before);
+        });
+    }
+}

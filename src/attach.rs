@@ -1,0 +1,103 @@
+//! The library is attached to a process that runs (`tllmprof attach`).
+//!
+//! A thread of the command's making loads the library and calls `tllmprof_attach`. It holds none of the program's locks, and
+//! ends when that has returned.
+
+use core::ffi::{CStr, c_char, c_int};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use tllmprof_intercept::attached::{self, Hook};
+use tllmprof_platform::own_threads::OwnThread;
+use tllmprof_platform::panics::contained;
+use tllmprof_platform::system::thread_name;
+use tllmprof_platform::thread::uncounted;
+use tllmprof_platform::{lifecycle, resolve};
+use tllmprof_session::activity;
+
+/// The name of the thread, as the command sets it.
+const THREAD: &CStr = c"tllmprof-attach";
+
+/// What the command is answered.
+const STARTED: c_int = 0;
+const PRELOADED: c_int = 1;
+const BAD_VARIABLE: c_int = 2;
+const AGAIN: c_int = 3;
+const FAILED: c_int = 4;
+
+/// After which time slots are looked at again that the loader was filling when they were led elsewhere.
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+lifecycle::global! {
+    #[fork(keep = "the child's library is its parent's")]
+    static IS_ATTACHED: AtomicBool = AtomicBool::new(false);
+}
+
+/// Whether the library is being loaded by the command, which gives it its variables then: those of the environment do not
+/// count.
+pub fn is_under_way() -> bool {
+    CStr::from_bytes_until_nul(&thread_name()) == Ok(THREAD)
+}
+
+/// # Safety
+/// `variables`: terminated strings, `NAME=VALUE`, one behind the other, and an empty one.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
+    let mut given = Vec::new();
+    let mut next = variables;
+    loop {
+        // SAFETY: the list has not ended before `next`, which is a terminated string of it.
+        let text = unsafe { CStr::from_ptr(next) };
+        if text.is_empty() {
+            break;
+        }
+        given.push(text.to_bytes().to_vec());
+        // SAFETY: behind a string comes another, or the empty one.
+        next = unsafe { next.add(text.count_bytes() + 1) };
+    }
+    contained(FAILED, || {
+        let _own = OwnThread::new();
+        let mut answer = FAILED;
+        uncounted(&mut || answer = start(&given));
+        answer
+    })
+}
+
+fn start(variables: &[Vec<u8>]) -> c_int {
+    if IS_ATTACHED.load(Ordering::Acquire) {
+        return AGAIN;
+    }
+    if !resolve::is_late() || activity::is_active() {
+        return PRELOADED;
+    }
+    let get = |name: &str| -> Option<OsString> {
+        let mut values = variables.iter().filter_map(|variable| {
+            variable
+                .strip_prefix(name.as_bytes())
+                .and_then(|rest| rest.strip_prefix(b"="))
+        });
+        values
+            .next()
+            .map(|value| OsStr::from_bytes(value).to_owned())
+    };
+    if activity::attach(get).is_err() {
+        return BAD_VARIABLE;
+    }
+    IS_ATTACHED.store(true, Ordering::Release);
+    crate::starting::start(true);
+    if !attached::attach(hooks()) {
+        return FAILED;
+    }
+    std::thread::sleep(AGAIN_AFTER);
+    attached::look_again();
+    STARTED
+}
+
+fn hooks() -> Vec<Hook> {
+    let all = tllmprof_intercept::look_ups().into_iter();
+    let all = all.chain(crate::libc_hooks::all());
+    all.filter_map(|(name, real)| Hook::of(name, real.addr()))
+        .collect()
+}

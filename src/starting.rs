@@ -1,0 +1,35 @@
+//! What a process with variables of ours needs from the beginning.
+
+use tllmprof_config::Settings;
+use tllmprof_intercept as intercept;
+use tllmprof_platform::{injection, internal_error, lifecycle, log};
+use tllmprof_python as python;
+use tllmprof_recorder as recorder;
+use tllmprof_scopes as scopes;
+use tllmprof_session::activity;
+
+/// A variable of ours is set. `is_attached`: by whoever attached the library to a process that runs.
+pub fn start(is_attached: bool) {
+    log::start();
+    internal_error::start();
+    let settings = activity::settings();
+    if let Some(settings) = settings {
+        recorder::start(settings);
+        scopes::start(settings);
+    }
+    let has_work = |settings: &Settings| {
+        !settings.windows.is_empty() || settings.control.is_on() || recorder::is_wanted()
+    };
+    if settings.is_none_or(has_work) {
+        // Lines may be written in a child, too, wherever that has its standard error.
+        lifecycle::register();
+    }
+    injection::start(settings.is_some_and(|settings| {
+        activity::counts_ranges(settings) || activity::records_ranges(settings)
+    }));
+    intercept::follow_named();
+    // Python that was not seen to start is left alone.
+    if !is_attached {
+        python::start();
+    }
+}

@@ -1,0 +1,339 @@
+//! The library is loaded into programs that run without it, at any moment, and nothing becomes of them.
+
+mod common;
+#[path = "attach/host.rs"]
+mod host;
+#[allow(dead_code, reason = "other tests use the rest of it")]
+#[path = "live/place.rs"]
+mod place;
+#[path = "attach/refused.rs"]
+mod refused;
+
+use std::fs;
+use std::process::Stdio;
+use std::thread::sleep;
+use std::time::Duration;
+
+use common::{is_x86_64, run, shim, skipped, tllmprof};
+use host::{Host, LINKED, POINTERS, random, times};
+use place::PATIENCE;
+
+/// Whether the tests can run here at all.
+fn can_attach() -> bool {
+    if is_x86_64() && std::env::var_os("TLLMPROF_TEST_RUNNER").is_none() {
+        return true;
+    }
+    skipped("attach works on x86-64 alone");
+    false
+}
+
+#[test]
+fn a_program_that_calls_cuda_by_name_is_captured_exactly() {
+    if !can_attach() {
+        return;
+    }
+    for linkage in LINKED {
+        let mut host = Host::start(linkage, "2", &[]);
+        let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 10");
+        assert!(attached.status.success(), "{linkage:?}: {}", attached.err());
+        assert!(
+            attached.out().contains("10 iterations"),
+            "{linkage:?}: {}",
+            attached.out()
+        );
+        let captured = host.tllmprof("capture PID --steps 5");
+        assert!(captured.status.success(), "{linkage:?}: {}", captured.err());
+        let windows = host.windows();
+        let lengths: Vec<_> = windows
+            .iter()
+            .map(|(first, last)| last - first + 1)
+            .collect();
+        assert_eq!(lengths, [10, 5], "{linkage:?}");
+        // The driver saw the profiler switched around as many launches.
+        let switched: Vec<_> = host.switches().iter().map(|(a, b)| b - a + 1).collect();
+        assert_eq!(switched, [10, 5], "{linkage:?}");
+        host.end();
+    }
+}
+
+#[test]
+fn a_program_that_holds_pointers_goes_on_unseen() {
+    if !can_attach() {
+        return;
+    }
+    for linkage in POINTERS {
+        let mut host = Host::start(linkage, "2", &[]);
+        let attached = host.tllmprof("attach PID");
+        assert!(attached.status.success(), "{linkage:?}: {}", attached.err());
+        let said = attached.err();
+        assert!(
+            said.contains("none of its CUDA calls has been seen"),
+            "{linkage:?}: {said}"
+        );
+        assert!(host.is_loaded(), "{linkage:?}");
+        let again = host.tllmprof("attach PID");
+        assert_eq!(again.status.code(), Some(1), "{linkage:?}");
+        assert!(
+            again.err().contains("attached already"),
+            "{linkage:?}: {}",
+            again.err()
+        );
+        host.end();
+    }
+}
+
+#[test]
+fn what_a_program_looks_up_after_an_attach_is_seen() {
+    if !can_attach() {
+        return;
+    }
+    for linkage in [LINKED[0], LINKED[2], POINTERS[0], POINTERS[2], POINTERS[3]] {
+        let mut host = Host::start(linkage, "2", &[]);
+        let attached = host.tllmprof("attach PID --step cuCtxSynchronize");
+        assert!(attached.status.success(), "{linkage:?}: {}", attached.err());
+        fs::write(host.path("look_up"), "").unwrap();
+        place::wait_until("the first call", || host.states() == ["armed"]);
+        let captured = host.tllmprof("capture PID --steps 6");
+        assert!(captured.status.success(), "{linkage:?}: {}", captured.err());
+        let lengths: Vec<_> = host.windows().iter().map(|(a, b)| b - a + 1).collect();
+        assert_eq!(lengths, [6], "{linkage:?}");
+        assert!(host.tllmprof("detach PID").status.success());
+        host.end();
+    }
+}
+
+#[test]
+fn what_was_detached_is_idle_until_it_is_attached_again() {
+    if !can_attach() {
+        return;
+    }
+    let mut host = Host::start(LINKED[0], "2", &[]);
+    let threads = host.threads();
+    assert!(
+        host.tllmprof("attach PID --step cudaGraphLaunch")
+            .status
+            .success()
+    );
+    assert_eq!(host.states(), ["armed"]);
+    for turn in 0..5 {
+        let detached = host.tllmprof("detach PID");
+        assert!(detached.status.success(), "{turn}: {}", detached.err());
+        assert!(host.states().is_empty(), "{turn}");
+        let refused = host.tllmprof("capture PID --steps 2");
+        assert!(
+            refused.err().contains("tllmprof attach"),
+            "{turn}: {}",
+            refused.err()
+        );
+        assert!(
+            host.tllmprof("detach PID")
+                .err()
+                .contains("detached already")
+        );
+        // One of the library's threads listens, and one works once there was a window.
+        assert!(host.threads() <= threads + 2, "{turn}");
+        let attached = host.tllmprof("attach PID --steps 4");
+        assert!(attached.status.success(), "{turn}: {}", attached.err());
+        assert!(
+            attached.err().contains("no thread was stopped"),
+            "{}",
+            attached.err()
+        );
+        assert_eq!(host.states(), ["armed"], "{turn}");
+    }
+    let lengths: Vec<_> = host.windows().iter().map(|(a, b)| b - a + 1).collect();
+    assert_eq!(lengths, [4; 5]);
+    host.end();
+}
+
+#[test]
+fn a_window_that_is_open_is_closed_by_detach() {
+    if !can_attach() {
+        return;
+    }
+    let mut host = Host::start(LINKED[0], "0", &[]);
+    assert!(
+        host.tllmprof("attach PID --step cudaGraphLaunch")
+            .status
+            .success()
+    );
+    let mut capture = host
+        .command("capture PID --steps 1000000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    place::wait_until("the window", || host.states() == ["open"]);
+    let detached = host.tllmprof("detach PID");
+    assert!(detached.status.success(), "{}", detached.err());
+    capture.wait().unwrap();
+    assert_eq!(host.switches().len(), 1);
+    host.end();
+}
+
+#[test]
+fn a_window_that_is_open_is_closed_where_the_program_ends() {
+    if !can_attach() {
+        return;
+    }
+    for variables in [&[][..], &[("AT_ONCE", "1")]] {
+        let mut host = Host::start(LINKED[0], "0", variables);
+        let attached = host.tllmprof("attach PID --step cudaGraphLaunch");
+        assert!(attached.status.success(), "{}", attached.err());
+        let mut capture = host
+            .command("capture PID --steps 1000000")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        place::wait_until("the window", || host.states() == ["open"]);
+        host.end();
+        capture.wait().unwrap();
+        assert_eq!(host.switches().len(), 1, "{variables:?}");
+        assert_eq!(host.windows().len(), 1, "{variables:?}");
+    }
+}
+
+#[test]
+fn the_variables_of_the_process_are_not_those_of_the_library() {
+    if !can_attach() {
+        return;
+    }
+    // A program may be started with them and without the library: they are for its children, say.
+    let variables = [("TLLMPROF_START_STOP", "0-"), ("TLLMPROF_STEP", "nonsense")];
+    let mut host = Host::start(LINKED[0], "0", &variables);
+    let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
+    assert!(attached.status.success(), "{}", attached.err());
+    assert_eq!(host.windows().len(), 1);
+    host.end();
+}
+
+#[test]
+fn a_program_under_load_is_attached_at_any_moment() {
+    if !can_attach() {
+        return;
+    }
+    let mut refused = 0;
+    let count = times(12);
+    for turn in 0..count {
+        let linkage = LINKED[turn % LINKED.len()];
+        let mut host = Host::start(linkage, "12", &[]);
+        sleep(Duration::from_micros(random(30_000)));
+        let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
+        if !attached.status.success() {
+            assert!(
+                attached.err().contains("safe point"),
+                "{turn}: {}",
+                attached.err()
+            );
+            refused += 1;
+        }
+        host.end();
+    }
+    assert!(
+        refused * 10 <= count,
+        "{refused} of {count} had no safe point"
+    );
+}
+
+#[test]
+fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
+    if !can_attach() {
+        return;
+    }
+    for kind in ["0", "1", "2", "3", "4", "5"] {
+        for _ in 0..times(12) / 3 {
+            let mut host = Host::start(LINKED[0], "0", &[("KIND", kind)]);
+            sleep(Duration::from_micros(random(10_000)));
+            let attach = host.command("attach PID").stderr(Stdio::piped()).spawn();
+            let mut attach = attach.unwrap();
+            // Once the library is there, the command waits for a call.
+            place::wait_until("the attach", || {
+                host.is_loaded() || attach.try_wait().unwrap().is_some()
+            });
+            sleep(Duration::from_millis(50));
+            attach.kill().unwrap();
+            let said = attach.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&said.stderr);
+            assert!(
+                host.is_loaded() || said.contains("safe point"),
+                "{kind}: {said}"
+            );
+            host.end();
+        }
+    }
+}
+
+#[test]
+fn a_command_that_is_killed_leaves_no_thread_stopped() {
+    if !can_attach() {
+        return;
+    }
+    // As long as an attach takes here, so that each moment of it is met.
+    let (mut host, mut killed) = (Host::start(LINKED[0], "6", &[]), 0);
+    for turn in 0..times(24) {
+        // Each that comes far enough takes its room.
+        if turn % 4 == 0 {
+            host.end();
+            host = Host::start(LINKED[turn / 4 % LINKED.len()], "6", &[]);
+        }
+        let mut attach = host
+            .command("attach PID")
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        sleep(Duration::from_micros(random(25_000)));
+        killed += usize::from(attach.try_wait().unwrap().is_none());
+        attach.kill().unwrap();
+        attach.wait().unwrap();
+        host.assert_free();
+    }
+    assert!(killed > 0);
+    host.end();
+}
+
+#[test]
+fn the_output_and_the_status_are_as_without() {
+    if !can_attach() {
+        return;
+    }
+    let alone = Host::start_for(LINKED[0], "6 1500").finish();
+    let host = Host::start_for(LINKED[0], "6 1500");
+    let attached = host.tllmprof("attach PID --steps 10 --step cudaGraphLaunch");
+    assert!(attached.status.success(), "{}", attached.err());
+    assert!(host.tllmprof("detach PID").status.success());
+    assert_eq!(host.finish(), alone);
+}
+
+#[test]
+fn a_rule_that_takes_a_start_is_refused_before_anything_is_done() {
+    for (arguments, why) in [
+        (
+            "attach 1 --step py:a:b",
+            "from the start of a process alone",
+        ),
+        (
+            "attach 1 --step nvtx:a",
+            "from the start of a process alone",
+        ),
+        ("attach 1 --step sym:(", "TLLMPROF_STEP"),
+        ("attach 1 --steps 0", "at least 1"),
+    ] {
+        let mut command = common::command(tllmprof());
+        command
+            .args(arguments.split(' '))
+            .env("TLLMPROF_LIB", shim());
+        let refused = run(&mut command, PATIENCE);
+        assert_eq!(
+            refused.status.code(),
+            Some(2),
+            "{arguments}: {}",
+            refused.err()
+        );
+        assert!(
+            refused.err().contains(why),
+            "{arguments}: {}",
+            refused.err()
+        );
+    }
+}

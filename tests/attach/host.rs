@@ -1,0 +1,211 @@
+//! Programs that run without the library, and `tllmprof` beside them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::common::{Built, Output, build_once, built_command, run, shim, standin};
+use crate::place::{PATIENCE, Place, Running, switches};
+
+/// How a program reaches CUDA.
+#[derive(Clone, Copy, Debug)]
+pub enum Linkage {
+    Lazy12,
+    Lazy13,
+    Now,
+    NoPlt,
+    PerThread,
+    Driver,
+    Static,
+    Dlsym,
+    DriverDlsym,
+    ProcAddress,
+}
+
+/// By names that their modules are linked with.
+pub const LINKED: [Linkage; 6] = [
+    Linkage::Lazy12,
+    Linkage::NoPlt,
+    Linkage::Driver,
+    Linkage::Now,
+    Linkage::PerThread,
+    Linkage::Lazy13,
+];
+
+/// By pointers that they got when they started.
+pub const POINTERS: [Linkage; 4] = [
+    Linkage::Static,
+    Linkage::Dlsym,
+    Linkage::DriverDlsym,
+    Linkage::ProcAddress,
+];
+
+impl Linkage {
+    fn options(self) -> Vec<String> {
+        let text = match self {
+            Self::Lazy12 => "-Wl,-z,lazy -l:libcudart.so.12",
+            Self::Lazy13 => "-Wl,-z,lazy -l:libcudart.so.13",
+            Self::Now => "-Wl,-z,now -l:libcudart.so.12",
+            Self::NoPlt => "-fno-plt -l:libcudart.so.12",
+            Self::PerThread => "-DCUDA_API_PER_THREAD_DEFAULT_STREAM -l:libcudart.so.12",
+            Self::Driver => "-DGPU_DRIVER -l:libcuda.so.1",
+            Self::Static => "-l:libcudart_static.a",
+            Self::Dlsym => "-DREACH_DLSYM -DGPU_LIBRARY=\"libcudart.so.12\"",
+            Self::DriverDlsym => "-DGPU_DRIVER -DREACH_DLSYM -DGPU_LIBRARY=\"libcuda.so.1\"",
+            Self::ProcAddress => "-DGPU_DRIVER -DREACH_GPA=2 -DGPU_LIBRARY=\"libcuda.so.1\"",
+        };
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    /// `tests/attach/host.c`, built once for each.
+    fn program(self) -> &'static Path {
+        static BUILT: [Built; 10] = [const { OnceLock::new() }; 10];
+        let options = self.options();
+        let options: Vec<_> = options.iter().map(String::as_str).collect();
+        build_once(&BUILT[self as usize], "attach/host.c", &options)
+    }
+}
+
+pub struct Host {
+    place: Place,
+    running: Running,
+}
+
+/// How often what is random is done: the tests' own number, or that of `TLLMPROF_TEST_ATTACHES`.
+pub fn times(few: usize) -> usize {
+    let many = std::env::var("TLLMPROF_TEST_ATTACHES").ok();
+    many.map_or(few, |many| many.parse().unwrap())
+}
+
+/// A number below `below`, another each time.
+pub fn random(below: u64) -> u64 {
+    let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let mut state = time.as_nanos() as u64 | 1;
+    for shift in [13, 7, 17] {
+        state ^= state << shift;
+        state ^= state >> (shift / 2 + 1);
+    }
+    state % below
+}
+
+impl Host {
+    /// A program that runs until it is ended, after its first step.
+    pub fn start(linkage: Linkage, arguments: &str, variables: &[(&str, &str)]) -> Self {
+        Self::started(linkage.program(), arguments, variables)
+    }
+
+    /// One that ends by itself.
+    pub fn start_for(linkage: Linkage, arguments: &str) -> Self {
+        Self::started(linkage.program(), arguments, &[])
+    }
+
+    pub fn started(program: &Path, arguments: &str, variables: &[(&str, &str)]) -> Self {
+        let place = Place::new();
+        let mut command = built_command(program);
+        command
+            .args(arguments.split_whitespace())
+            .env("LD_LIBRARY_PATH", standin())
+            .env("XDG_RUNTIME_DIR", place.path("run"))
+            .env("STANDIN_LOG", place.path("calls"))
+            .envs(variables.iter().copied())
+            .current_dir(place.0.folder());
+        let running = place.start(&mut command);
+        Self { place, running }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.running.pid()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.place.path(name)
+    }
+
+    /// `tllmprof` with these arguments, in which `PID` is this program's.
+    pub fn command(&self, arguments: &str) -> Command {
+        let arguments = arguments.replace("PID", &self.pid().to_string());
+        let mut command = self.place.command(&arguments);
+        command.env("TLLMPROF_LIB", shim());
+        command
+    }
+
+    pub fn tllmprof(&self, arguments: &str) -> Output {
+        run(&mut self.command(arguments), PATIENCE)
+    }
+
+    /// The states of the processes that `tllmprof ps` lists.
+    pub fn states(&self) -> Vec<String> {
+        let all = self.place.ps();
+        all.iter()
+            .map(|process| process["state"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// The windows of its record.
+    pub fn windows(&self) -> Vec<(u64, u64)> {
+        let records = fs::read_dir(self.place.0.folder()).unwrap().flatten();
+        let mut records = records
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|end| end == "tllmprof"));
+        let record = records.next().expect("a record");
+        assert_eq!(records.next(), None);
+        self.running.windows_of(&record)
+    }
+
+    /// Where the driver saw the profiler started and stopped.
+    pub fn switches(&self) -> Vec<(u64, u64)> {
+        switches(&self.path("calls"), self.pid())
+    }
+
+    pub fn is_loaded(&self) -> bool {
+        let maps = fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
+        maps.contains("libtllmprof.so")
+    }
+
+    pub fn threads(&self) -> usize {
+        self.running.count("task")
+    }
+
+    /// No thread is stopped, and nobody traces any.
+    #[track_caller]
+    pub fn assert_free(&self) {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid())).unwrap();
+        for task in tasks.flatten() {
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else {
+                continue;
+            };
+            let of = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.unwrap_or_default().trim().to_owned()
+            };
+            let (state, tracer) = (of("State:"), of("TracerPid:"));
+            assert!(
+                !state.starts_with(['t', 'T']) && tracer == "0",
+                "{state}, {tracer}"
+            );
+        }
+    }
+
+    /// Has it end: no result of its threads was wrong.
+    #[track_caller]
+    pub fn end(&mut self) {
+        let out = self.running.end();
+        assert!(out.contains("bad 0, "), "{out}\n{}", self.running.err());
+    }
+
+    /// As [`Host::end`], of a program that checks nothing.
+    #[track_caller]
+    pub fn end_any(&mut self) {
+        self.running.end();
+    }
+
+    /// Waits for its end: what it wrote.
+    #[track_caller]
+    pub fn finish(mut self) -> (String, String) {
+        let status = self.running.child.wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.running.err());
+        (self.running.out(), self.running.err())
+    }
+}
