@@ -1,17 +1,47 @@
-"""Two ranks of which one comes late to the collectives: it is named with its cause, and none is where none is late."""
+"""Ranks of which one comes late to the collectives: it is named with its cause, and none is where none is late.
+
+Of an engine with tensor parallelism: how long its ranks wait and how long they transfer, by our records and by nsys's.
+"""
+import glob
 import json
+import math
 import os
+import sqlite3
+import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from . import child
+from . import child, nsys
 from .checks import Check
 from .router_ranks import NO_MULTICAST, free_port
 
 FIRST, LAST, STEPS = 12, 31, 40
-RANKS = 2
+# Ranks of a program, each with a GPU of its own.
+RANKS = (2, 4)
 # By what is planted in rank 1: what it may be called.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",)}
+
+
+# Of an engine: the steps that are taken, and what a collective's kernel is called.
+ENGINE_FIRST, MANY = 300, 60
+COLLECTIVE = ("%nccl%", "%cross_device_reduce%", "%multimem%")
+# Parts of the collectives' time that the ranks wait may be so far apart in our records and in nsys's.
+APART = 0.05
+
+
+def unlike_sums(report):
+    """What is wrong with the ranks' sums: waits and transfers are the collectives' kernels."""
+    wrong = []
+    for process in report["processes"]:
+        ns = sum(one["total_ns"] for one in process["kernels"] if is_collective(one["short_name"]))
+        split = sum((one["wait_ns"] or 0) + (one["transfer_ns"] or 0) for one in process["collectives"])
+        if abs(split - ns) > 0.02 * ns or not ns:
+            wrong.append(f"rank {process['rank']}: {split} ns waited and transferred, {ns} ns in the collectives' kernels")
+    return wrong
+
+
+def is_collective(name):
+    return any(part.strip("%") in name for part in COLLECTIVE)
 
 
 def judge(cause, report):
@@ -23,11 +53,7 @@ def judge(cause, report):
     ranks = {process["rank"]: place for place, process in enumerate(report["processes"])}
     last = [one["last"] for one in found["ranks"]]
     got = f"{found['verdict']}, waits {found['wait_share']:.1%}, transfers {found['transfer_share']:.1%}, last {last}"
-    for process in report["processes"]:
-        ns = sum(one["total_ns"] for one in process["kernels"] if one["short_name"].startswith("nccl"))
-        split = sum((one["wait_ns"] or 0) + (one["transfer_ns"] or 0) for one in process["collectives"])
-        if abs(split - ns) > 0.02 * ns:
-            wrong.append(f"rank {process['rank']}: {split} ns waited and transferred, {ns} ns in NCCL's kernels")
+    wrong += unlike_sums(report)
     if found["notes"]:
         wrong.append("; ".join(found["notes"]))
     finding = next(one for one in report["findings"] if one["rule"] == "arrival-skew")
@@ -50,35 +76,35 @@ def judge(cause, report):
 
 
 class LateRank(Check):
-    """Two ranks, each on a GPU of its own, of which the second is late by what `cause` is."""
+    """Ranks, each on a GPU of its own, of which the second is late by what `cause` is."""
 
-    def __init__(self, program, cause):
-        self.cause = cause
+    def __init__(self, program, cause, ranks):
+        self.cause, self.ranks = cause, ranks
         wanted = "no rank is named" if cause == "none" else f"rank 1 is last in all steps, by {' or '.join(CAUSES[cause])}"
-        super().__init__(program, f"late by {cause}", f"cudaGraphLaunch, {FIRST}-{LAST}", wanted, apart=True)
+        super().__init__(program, f"{ranks} ranks, late by {cause}", f"cudaGraphLaunch, {FIRST}-{LAST}", wanted, apart=True)
 
     def skip(self, bench):
-        if bench.gpus < RANKS:
+        if bench.gpus < self.ranks:
             return f"{bench.gpus} GPU"
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def measure(self, bench):
-        base = os.path.join(bench.folder, f"arrivals-{self.cause}")
+        base = os.path.join(bench.folder, f"arrivals-{self.ranks}-{self.cause}")
         port = free_port()
 
         def one(rank):
-            variables = bench.shimmed(f"{FIRST}-{LAST}", "cudaGraphLaunch", RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=RANKS,
+            variables = bench.shimmed(f"{FIRST}-{LAST}", "cudaGraphLaunch", RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=self.ranks,
                                       MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TLLMPROF_TRACE=f"{base}-%r.tllmprof",
                                       TLLMPROF_KERNELS=STEPS, TLLM_PROFILE_RECORD_GC=1, **NO_MULTICAST)
             return child.run([*self.program.command, str(STEPS), self.cause], variables, 100)
 
-        with ThreadPoolExecutor(RANKS) as pool:
-            ran = list(pool.map(one, range(RANKS)))
+        with ThreadPoolExecutor(self.ranks) as pool:
+            ran = list(pool.map(one, range(self.ranks)))
         failed = [f"rank {rank}: {ended.why()}" for rank, ended in enumerate(ran) if ended.status != 0]
         if failed:
             print(*(ended.err[-2500:] for ended in ran), sep="\n", file=sys.stderr, flush=True)
             return self.row("; ".join(failed), False)
-        records = [f"{base}-{rank}.tllmprof" for rank in range(RANKS)]
+        records = [f"{base}-{rank}.tllmprof" for rank in range(self.ranks)]
         shown = child.run([bench.command, "report", "--json", *records], child.variables())
         if shown.status != 0:
             return self.row(f"no report: {shown.why()}", False)
@@ -87,4 +113,66 @@ class LateRank(Check):
 
 
 def checks(programs):
-    return [LateRank(programs["arrivals"], cause) for cause in CAUSES]
+    return [LateRank(programs["arrivals"], cause, ranks) for ranks in RANKS for cause in CAUSES]
+
+
+def waiting(ranks):
+    """(the part of the collectives' time that ranks wait for the last one, the median collective in ns, how many), of the collectives'
+    kernels of each rank as [(start, end)] in order. The n-th of one rank is the n-th of the others, but for those at the ends that a
+    rank lacks: ranks leave a collective together."""
+    first, *others = ranks
+    columns = [first]
+    for other in others:
+        def apart(skip, other=other):
+            pairs = list(zip(first[max(0, skip):], other[max(0, -skip):]))
+            return statistics.median(abs(one[1] - two[1]) for one, two in pairs) if pairs else math.inf
+
+        skip = min(range(-MANY, MANY + 1), key=lambda skip: (apart(skip), abs(skip)))
+        columns.append([other[at - skip] if 0 <= at - skip < len(other) else None for at in range(len(first))])
+    whole = [row for row in zip(*columns) if None not in row]
+    waits = sum(max(start for start, _ in row) - start for row in whole for start, _ in row)
+    all_ns = [end - start for row in whole for start, end in row]
+    return waits / max(1, sum(all_ns)), statistics.median(all_ns), len(whole)
+
+
+def by_nsys(database):
+    """`waiting` of an nsys export, a GPU being a rank."""
+    names = " OR ".join("s.value LIKE ?" for _ in COLLECTIVE)
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as db:
+        rows = db.execute("SELECT k.deviceId, k.start, k.end FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.shortName "
+                          f"WHERE {names} ORDER BY k.start", COLLECTIVE).fetchall()
+    db.close()
+    devices = sorted({device for device, _, _ in rows})
+    return waiting([[(start, end) for device, start, end in rows if device == one] for one in devices]) + (len(devices),)
+
+
+def check_engine(bench, report, own, run):
+    """The same of an engine (engines.py) whose ranks share its model."""
+    what, ranks = f"{own.name}, {run.label}", run.variables["TP"]
+    if bench.gpus < ranks:
+        return report.check(what, f"{bench.gpus} GPU", None)
+    folder = own.records(run)
+    given = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{ENGINE_FIRST}-{ENGINE_FIRST + MANY - 1}", "TLLMPROF_STEP": "auto"}
+    made = own.made(run, "kernels", dict(given, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", TLLMPROF_KERNELS=MANY))
+    read = child.run([bench.command, "report", "--json", *glob.glob(f"{folder}/*.tllmprof")], child.variables())
+    if made.ended.status != 0 or read.status != 0:
+        report.raw(what, made.ended)
+        return report.check(what, f"{made.ended.why()}; {read.why()}", False)
+    shown = json.loads(read.out)
+    shown["processes"] = [process for process in shown["processes"] if process["collectives"]]
+    found, names = shown["collectives"], [process["rank"] for process in shown["processes"]]
+    if not found:
+        return report.check(what, f"no collectives in {len(names)} processes' kernels", False)
+    wrong = unlike_sums(shown) + found["notes"]
+    if sorted(names) != list(range(ranks)):
+        wrong.append(f"ranks {names}")
+    ours = found["wait_share"] / (found["wait_share"] + found["transfer_share"])
+    report.check(what, f"{found['verdict']}, {ours:.1%} of the collectives' time is waiting, last {[one['last'] for one in found['ranks']]}"
+                 + (f" ({'; '.join(wrong[:4])})" if wrong else ""), not wrong)
+    base = nsys.report_base(bench.folder, what)
+    ended = own.made(run, "nsys", given, (bench.nsys, "profile", "--trace-fork-before-exec=true",
+                                          *nsys.profile_arguments(base, "stop", "node"))).ended
+    nsys.read(bench.nsys, base, ended)
+    share, median, many, devices = max((by_nsys(one) for one in glob.glob(f"{glob.escape(base)}*.sqlite")), key=lambda one: one[2])
+    return report.check(f"{what}: nsys", f"{share:.1%} is waiting, of {many} collectives on {devices} GPUs, {median / 1000:.1f} us each",
+                        devices == ranks and many > 0 and abs(share - ours) <= APART)

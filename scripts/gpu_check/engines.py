@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import busy, captures, child, ledger, nsys
+from . import arrivals, busy, captures, child, inside, ledger, nsys
 from .kernels import Report
 from .programs import ROOT
 from .record_file import process_of
@@ -42,8 +42,9 @@ class Run:
     rule: what the record's rule must match. extra: how many steps the rule counts beyond the engine's own. facts: whether the record
     has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it. looks_at:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
-    where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), or "captures", on demand
-    (captures.py).
+    where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
+    costs in windows (inside.py), "ranks", how long the ranks
+    of TP GPUs wait for each other (arrivals.py), or "captures", on demand (captures.py).
     """
 
     label: str
@@ -110,6 +111,10 @@ ENGINES = {
             variables=LONG),
         Run("where split", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="split", variables=LONG),
         Run("busy", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="busy", variables=dict(LONG, ROUNDS=24)),
+        Run("inside", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", is_server=True, looks_at="inside",
+            variables=dict(LONG, ROUNDS=36)),
+        *(Run(f"tensor parallel {ranks}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="ranks",
+              variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in (2, 4)),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=40)),
         # In one process, which ends by itself: the library's last line is about the routers.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
@@ -117,6 +122,7 @@ ENGINES = {
     "sglang": Engine("sglang", sglang, (
         Run("server", ("serve.py", "sglang", MODEL), SGLANG_STEP, (0, 0), True, is_server=True, under_nsys=False, variables=LONG),
         Run("busy", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="busy", variables=dict(LONG, ROUNDS=24)),
+        Run("inside", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="inside", variables=dict(LONG, ROUNDS=36)),
         Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (
@@ -446,7 +452,8 @@ def guarded(report, what, act, *arguments):
 def table(bench, folder, log, names, only, check_router):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
-    checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine}
+    checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
+              "inside": inside.check_engine, "ranks": arrivals.check_engine}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

@@ -3,6 +3,7 @@
 Two processes differ by more than this; two spans of one, side by side, do not.
 """
 import array
+import glob
 import math
 import os
 import statistics
@@ -15,34 +16,45 @@ FIRST, SPAN, TURNS = 200, 50, 60
 # Steps at the ends of a span that are left out: a window opens and closes in them.
 EDGE = 4
 AIM = 0.98
+ENGINE_TURNS = 40
 SECONDS = 120
 ENDS = 3  # loop.cu's own status
-TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps in turn with as many steps without, in one process: medians of the "
-         "program's own steps. *Outside of inside*: the median of the windows' ratios, each to the spans before and behind it, and its "
+# Of llama.cpp, whose steps grow over the 100 of a round: a window is a round, and the next is without one.
+ROUND = 100
+TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama.cpp: {ROUND}) in turn with as many steps without, in one "
+         "process: medians of the program's own steps. *Outside of inside*: the median of the windows' ratios, each to the spans before and behind it, and its "
          f"95 % interval; the aim is {AIM}.")
 
 
 def loops(programs):
-    """(name, program, words) of each loop."""
-    static = programs["loop-static"]
-    return [("graph of 20 kernels, 1 more, 1 wait", static, ("--decode",)),
-            ("150 kernels, 1 wait", static, ("--waits", "1", "--launches", "150")),
-            ("200 kernels, 14 waits", static, ("--waits", "14", "--launches", "200")),
-            ("30 kernels, 14 waits", static, ("--waits", "14", "--launches", "30"))]
+    """(name, program, its words, its rule, steps of a span) of each loop."""
+    static, llama = programs["loop-static"], programs["llama.cpp"]
+    steps = FIRST + 2 * SPAN * TURNS + SPAN
+
+    def of_static(label, *words):
+        return label, static, ["--steps", str(steps), *words, "--times"], "cudaGraphLaunch", SPAN
+
+    rounds = (FIRST + 2 * ROUND * TURNS + ROUND) // ROUND
+    return [of_static("graph of 20 kernels, 1 more, 1 wait", "--decode"),
+            of_static("150 kernels, 1 wait", "--waits", "1", "--launches", "150"),
+            of_static("200 kernels, 14 waits", "--waits", "14", "--launches", "200"),
+            of_static("30 kernels, 14 waits", "--waits", "14", "--launches", "30"),
+            ("llama.cpp", llama, [str(rounds)], "sym:^llama_decode$", ROUND)]
 
 
-def windows(turns=TURNS):
-    return [(first, first + SPAN - 1) for first in range(FIRST, FIRST + 2 * SPAN * turns, 2 * SPAN)]
+def windows(turns=TURNS, span=SPAN):
+    return [(first, first + span - 1) for first in range(FIRST, FIRST + 2 * span * turns, 2 * span)]
 
 
-def durations(began, turns=TURNS):
+def durations(began, turns=TURNS, span=SPAN, counts=lambda n: True):
     """Medians of the steps inside each window, and of those between two, from when each step began: ([ns], [ns]), the second with
-    one more: before the first window and behind each."""
+    one more: before the first window and behind each. Only of steps for which `counts` holds."""
     def median(first):
-        at = range(first + EDGE, first + SPAN - EDGE)
-        return statistics.median(began[n + 1] - began[n] for n in at)
+        at = range(first + EDGE, first + span - EDGE)
+        return statistics.median(began[n + 1] - began[n] for n in at if counts(n))
 
-    return [median(first) for first, _ in windows(turns)], [median(first) for first in range(FIRST - SPAN, FIRST + 2 * SPAN * turns, 2 * SPAN)]
+    return ([median(first) for first, _ in windows(turns, span)],
+            [median(first) for first in range(FIRST - span, FIRST + 2 * span * turns, 2 * span)])
 
 
 def interval(ratios):
@@ -61,26 +73,51 @@ def judge(inside, outside):
             f"({least:.4f}–{most:.4f})"), ok
 
 
-def measured(bench, report, label, program, words):
+def measured(bench, report, label, program, words, rule, span):
     path = os.path.join(bench.folder, f"inside-{label}".replace(" ", "-").replace(",", ""))
-    steps = FIRST + 2 * SPAN * TURNS + SPAN
-    given = ",".join(f"{first}-{last}" for first, last in windows())
-    ended = child.run([*program.command, "--steps", str(steps), "--times", path + ".times", *words],
-                      bench.shimmed(given, "cudaGraphLaunch", TLLMPROF_TRACE=path + ".tllmprof"), SECONDS)
-    if ended.status != ENDS:
+    given = ",".join(f"{first}-{last}" for first, last in windows(span=span))
+    ended = child.run([*program.command, *words, path + ".times"],
+                      bench.shimmed(given, rule, TLLMPROF_TRACE=path + ".tllmprof"), SECONDS)
+    if ended.status != (ENDS if rule == "cudaGraphLaunch" else 0):
         return report.check(label, ended.why(), False)
     began = array.array("q")
     with open(path + ".times", "rb") as file:
         began.frombytes(file.read())
-    return report.check(label, *judge(*durations(began)))
+    return report.check(label, *judge(*durations(began, span=span)))
+
+
+def check_engine(bench, report, own, run):
+    """The same of an engine (engines.py), by its own rows of its steps, of those with its commonest batch."""
+    from .engines import counted, largest, unlike_facts, wrong_windows
+
+    what, folder, turns = f"{own.name}, {run.label}", own.records(run), ENGINE_TURNS
+    made = own.made(run, "inside", {
+        "LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": ",".join(f"{first}-{last}" for first, last in windows(turns)),
+        "TLLMPROF_STEP": "auto", "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"})
+    process, _ = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    if process is None or made.ended.status != 0:
+        report.raw(what, made.ended)
+        return report.check(what, made.ended.why(), False)
+    wrong = wrong_windows(process, windows(turns), counted(process, made.ended.err))
+    _, _, apart = unlike_facts(process, made.rows)
+    # Row n of the engine is iteration n + apart.
+    began = dict(enumerate((row[0] for row in made.rows), apart))
+    batches = dict(enumerate((row[2:5] for row in made.rows), apart))
+    commonest = statistics.mode(batches.values())
+    if len(made.rows) <= windows(turns)[-1][1] + SPAN:
+        wrong.append(f"{len(made.rows)} steps are too few")
+    if wrong:
+        return report.check(what, "; ".join(wrong[:4]), False)
+    found = durations(began, turns, counts=lambda n: batches[n] == batches[n + 1] == commonest)
+    return report.check(what, *judge(*found))
 
 
 def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
-    for label, program, words in loops(bench.programs):
+    for label, program, *words in loops(bench.programs):
         if program.missing:
             report.check(label, f"skipped: {program.missing}", None)
         else:
-            report.guarded(measured, bench, label, program, words)
+            report.guarded(measured, bench, label, program, *words)
     return report.page(*TITLE)

@@ -38,5 +38,20 @@ class Judged(unittest.TestCase):
         self.assertEqual(arrivals.judge("gc", {"collectives": None})[1], ["no collectives"])
 
 
+class Waiting(unittest.TestCase):
+    def test_ranks_wait_for_the_last_of_each_collective(self):
+        late = [(100 * n + 40, 100 * n + 60) for n in range(200)]
+        early = [(100 * n, 100 * n + 60) for n in range(200)]
+        share, median, many = arrivals.waiting([early, late])
+        self.assertEqual((share, median, many), (0.5, 40, 200))
+
+    def test_a_rank_may_lack_some_at_its_ends(self):
+        early, late = ([(100 * n * (n + 9), 100 * n * (n + 9) + 60 - 20 * rank) for n in range(200)] for rank in range(2))
+        late = [(start + 40, end + 20) for start, end in late]
+        for mine, theirs in ((early[5:], late), (early, late[5:]), (early[:-3], late)):
+            share, _, many = arrivals.waiting([mine, theirs])
+            self.assertEqual((round(share, 3), many), (0.5, min(len(mine), len(theirs))))
+
+
 if __name__ == "__main__":
     unittest.main()

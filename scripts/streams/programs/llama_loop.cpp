@@ -1,9 +1,12 @@
-// llama.cpp, a decode loop; an iteration is a llama_decode: llama_loop MODEL single [ROUNDS] | parallel
+// llama.cpp, a decode loop; an iteration is a llama_decode: llama_loop MODEL single [ROUNDS [TIMES]] | parallel
 //
-// single: a prompt, then one token at a time, two rounds or so many. parallel: eight sequences that come and go; a batch holds one token of
+// single: a prompt, then one token at a time, two rounds or so many; writes to the file TIMES when each llama_decode began, in ns, a 64-bit
+// number each. parallel: eight sequences that come and go; a batch holds one token of
 // each and, where a sequence begins, its prompt.
 #include <dlfcn.h>
+#include <time.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -16,6 +19,7 @@
 #endif
 
 static int vocabulary;
+static std::vector<int64_t> began;
 
 static void mark(long n) {
 #ifdef TRUTH
@@ -46,6 +50,9 @@ static llama_token best(llama_context *context, int at) {
 static void decode(llama_context *context, const llama_batch &batch) {
     static long iteration;
     mark(iteration++);
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    began.push_back(t.tv_sec * 1000000000LL + t.tv_nsec);
     if (llama_decode(context, batch) != 0) {
         fprintf(stderr, "llama_decode failed\n");
         exit(1);
@@ -109,7 +116,7 @@ static long parallel(llama_context *context, llama_batch &batch) {
 }
 
 int main(int count, char **words) {
-    if (count != 3 && count != 4) return 2;
+    if (count < 3 || count > 5) return 2;
     llama_log_set([](ggml_log_level level, const char *text, void *) {
         if (level >= GGML_LOG_LEVEL_WARN) fputs(text, stderr);
     }, nullptr);
@@ -130,7 +137,11 @@ int main(int count, char **words) {
     llama_context *context = llama_init_from_model(model, of_context);
     if (!context) return 1;
     llama_batch batch = llama_batch_init(512, 0, 1);
-    long sum = many ? parallel(context, batch) : single(context, batch, count == 4 ? atoi(words[3]) : 2);
+    long sum = many ? parallel(context, batch) : single(context, batch, count >= 4 ? atoi(words[3]) : 2);
+    if (FILE *file = count == 5 ? fopen(words[4], "wb") : nullptr) {
+        fwrite(began.data(), sizeof began[0], began.size(), file);
+        fclose(file);
+    }
     printf("llama_loop %s %ld\n", words[2], sum);
     llama_batch_free(batch);
     llama_free(context);
