@@ -117,7 +117,13 @@ impl Ran {
 
     /// Every kernel has the scope that it is called by.
     fn assert_all_known(&self) {
-        assert_eq!(self.known(), self.launched(), "{}", self.output.err());
+        assert_eq!(
+            self.known(),
+            self.launched(),
+            "{:?} {}",
+            self.unknown(),
+            self.output.err()
+        );
         assert_eq!(self.unknown(), BTreeMap::new());
         assert!(!self.output.err().contains("TLLMPROF_LAYERS"));
     }

@@ -72,7 +72,7 @@ def check_model(bench, report, kind):
     for way, least in WAYS.items():
         what, trace = f"{kind}, {way}", os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof")
         words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way, str(STEPS)]
-        ended = child.run(words, bench.shimmed(WINDOW, "cudaStreamSynchronize", TLLMPROF_TRACE=trace, TLLMPROF_LAYERS=1,
+        ended = child.run(words, bench.shimmed(WINDOW, "cudaEventSynchronize", TLLMPROF_TRACE=trace, TLLMPROF_LAYERS=1,
                                                TLLMPROF_KERNELS=TAKEN), 240)
         if ended.status != 0 or ended.out.strip() != "done":
             report.raw(what, ended)

@@ -49,6 +49,7 @@ struct CUstream_st {
     CUstreamCaptureMode mode;
     const void *capturer; /* the thread */
     CUgraph graph;
+    CUgraphNode last; /* what it captures next follows this one, if any */
     CUstream next_capturing, next;
 };
 

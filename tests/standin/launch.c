@@ -9,7 +9,10 @@ CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned i
         return CUDA_ERROR_LAUNCH_FAILED;
     switch (stream->capture) {
     case CU_STREAM_CAPTURE_STATUS_ACTIVE:
-        return graph_add(stream->graph, node) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        if (!graph_add(stream->graph, node))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        stream->last = (CUgraphNode)stream->graph->nodes[stream->graph->count - 1];
+        return CUDA_SUCCESS;
     case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     default:

@@ -221,6 +221,7 @@ static CUresult begin(const char *function, CUstream handle, CUstream stream, CU
     }
     if (result == CUDA_SUCCESS) {
         stream->graph = graph != NULL ? graph : calloc(1, sizeof *graph);
+        stream->last = NULL;
         stream->capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
         stream->mode = mode;
         stream->capturer = &us;
@@ -332,7 +333,7 @@ CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status
 }
 
 static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id,
-                             CUgraph *graph)
+                             CUgraph *graph, const CUgraphNode **dependencies, size_t *count)
 {
     driver_lock();
     *status = stream->capture;
@@ -342,6 +343,10 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
             *id = (cuuint64_t)(size_t)stream->graph;
         if (graph != NULL)
             *graph = stream->graph;
+        if (dependencies != NULL)
+            *dependencies = &stream->last;
+        if (count != NULL)
+            *count = stream->last != NULL;
     }
     driver_unlock();
     return implicit ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
@@ -356,26 +361,26 @@ static CUresult capture_info(CUstream stream, CUstreamCaptureStatus *status, cuu
 
 CUresult cuStreamGetCaptureInfo_v2(INFO_2)
 {
-    (void)dependencies, (void)count;
-    return capture_info(stream_of(stream, false), status, id, graph);
+    return capture_info(stream_of(stream, false), status, id, graph, dependencies, count);
 }
 
 CUresult cuStreamGetCaptureInfo_v2_ptsz(INFO_2)
 {
-    (void)dependencies, (void)count;
-    return capture_info(stream_of(stream, true), status, id, graph);
+    return capture_info(stream_of(stream, true), status, id, graph, dependencies, count);
 }
 
 CUresult cuStreamGetCaptureInfo_v3(INFO_3)
 {
-    (void)dependencies, (void)edges, (void)count;
-    return capture_info(stream_of(stream, false), status, id, graph);
+    if (edges != NULL)
+        *edges = NULL;
+    return capture_info(stream_of(stream, false), status, id, graph, dependencies, count);
 }
 
 CUresult cuStreamGetCaptureInfo_v3_ptsz(INFO_3)
 {
-    (void)dependencies, (void)edges, (void)count;
-    return capture_info(stream_of(stream, true), status, id, graph);
+    if (edges != NULL)
+        *edges = NULL;
+    return capture_info(stream_of(stream, true), status, id, graph, dependencies, count);
 }
 
 /* A stream that waits for an event of one that is captured joins that capture. */
@@ -386,6 +391,7 @@ static CUresult wait_event(CUstream stream, CUevent event)
     if (from != NULL && from->capture == CU_STREAM_CAPTURE_STATUS_ACTIVE &&
         stream->capture == CU_STREAM_CAPTURE_STATUS_NONE) {
         stream->graph = from->graph;
+        stream->last = from->last;
         stream->capture = from->capture;
         stream->mode = from->mode;
         stream->capturer = from->capturer;

@@ -15,11 +15,9 @@ functions! {
     /// What is used of libcuda here; a function that it lacks is none.
     Functions
 
-    // Without a place for dependencies neither fails for edges that have data.
-    capture_2: fn(Handle, &mut c_int, &mut u64, &mut Handle, Option<&mut Handle>, Option<&mut usize>)
-        = c"cuStreamGetCaptureInfo_v2";
-    capture_3: fn(Handle, &mut c_int, &mut u64, &mut Handle, Option<&mut Handle>, Option<&mut Handle>,
-                  Option<&mut usize>)
+    // The second fails for edges that have data, which has a place in the third.
+    capture_2: fn(Handle, &mut c_int, &mut u64, &mut Handle, &mut Handle, &mut usize) = c"cuStreamGetCaptureInfo_v2";
+    capture_3: fn(Handle, &mut c_int, &mut u64, &mut Handle, &mut Handle, &mut Handle, &mut usize)
         = c"cuStreamGetCaptureInfo_v3";
     count: fn(Handle, Option<&mut Handle>, &mut usize) = c"cuGraphGetNodes";
     node_type: fn(Handle, &mut c_int) = c"cuGraphNodeGetType";
@@ -54,19 +52,21 @@ pub struct Stream {
 }
 
 /// What the nodes of a graph are.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Shape {
-    pub nodes: usize,
+    /// Their handles, in the order in which they were made (seen on an H200, driver 580, CUDA 13.0: chains and forks of up to 4000).
+    pub nodes: Vec<usize>,
     pub kernels: usize,
     /// There are nodes whose kernels, or whose followers, may be numbered in another way.
     pub is_nested: bool,
 }
 
-/// The graph that a stream is captured into, and how many nodes it has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// The graph that a stream is captured into, and the node that what the stream does next will follow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Captured {
     pub graph: usize,
-    pub nodes: usize,
+    /// 0: there is none, or there are several.
+    pub node: usize,
 }
 
 fn handle(of: usize) -> Handle {
@@ -92,20 +92,41 @@ pub fn captured(stream: Stream) -> Option<Captured> {
     };
     let functions = Functions::get()?;
     let (mut status, mut id, mut graph) = (0, 0, null_mut());
+    let (mut nodes, mut edges, mut count) = (null_mut(), null_mut(), 0);
     let stream = handle(stream);
     let result = match (functions.capture_3, functions.capture_2) {
-        (Some(info), _) => info(stream, &mut status, &mut id, &mut graph, None, None, None),
-        (None, Some(info)) => info(stream, &mut status, &mut id, &mut graph, None, None),
+        (Some(info), _) => info(
+            stream,
+            &mut status,
+            &mut id,
+            &mut graph,
+            &mut nodes,
+            &mut edges,
+            &mut count,
+        ),
+        (None, Some(info)) => info(
+            stream,
+            &mut status,
+            &mut id,
+            &mut graph,
+            &mut nodes,
+            &mut count,
+        ),
         (None, None) => return None,
     };
     if result != 0 || status != ACTIVE || graph.is_null() {
         return None;
     }
-    let mut nodes = 0;
-    let result = (functions.count?)(graph, None, &mut nodes);
-    (result == 0).then(|| Captured {
+    let node = if count == 1 && !nodes.is_null() {
+        // SAFETY: the driver has given an array of so many handles, which is there until the next call for this stream; the
+        // calling thread is in a call for it.
+        unsafe { nodes.cast::<Handle>().read() }.expose_provenance()
+    } else {
+        0
+    };
+    Some(Captured {
         graph: graph.expose_provenance(),
-        nodes,
+        node,
     })
 }
 
@@ -127,10 +148,7 @@ pub fn shape(graph: usize) -> Option<Shape> {
     if unsafe { list(handle(graph), handles.as_mut_ptr(), &raw mut listed) } != 0 {
         return None;
     }
-    let mut shape = Shape {
-        nodes,
-        ..Shape::default()
-    };
+    let mut shape = Shape::default();
     for node in handles.into_iter().take(listed) {
         let mut kind = -1;
         if node.is_null() || node_type(node, &mut kind) != 0 {
@@ -141,6 +159,7 @@ pub fn shape(graph: usize) -> Option<Shape> {
             GRAPH | EMPTY | CONDITIONAL => shape.is_nested = true,
             _ => {}
         }
+        shape.nodes.push(node.expose_provenance());
     }
     (listed == nodes).then_some(shape)
 }

@@ -1,9 +1,9 @@
 //! Graphs, from the calls that make their nodes to what is launched of them.
 
 use core::hash::Hasher;
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::DefaultHasher;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tllmprof_sync::{Guard, Lock};
 use crate::driver::{self, Shape};
 use crate::paths;
 
-/// Nodes that are kept of all graphs together, 24 bytes each, and graphs.
+/// Nodes that are kept of all graphs together, at most 64 bytes each, and graphs.
 pub const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// How long a call of the program's waits for what is known of graphs: it is locked for moments, and longer only where
@@ -125,10 +125,19 @@ pub fn name_hash(name: &[u8]) -> u64 {
 /// A graph of the program's.
 #[derive(Debug)]
 struct Graph {
-    captured: Arc<Captured>,
+    nodes: Nodes,
     /// Its capture has not ended.
     is_open: bool,
     is_full: bool,
+}
+
+/// What is known of a graph's nodes.
+#[derive(Debug)]
+enum Nodes {
+    /// Those that were seen, by the driver's handles. Their order is asked for when something is made of the graph: to ask for the number
+    /// of nodes meanwhile takes the longer the more there are, 1.7 µs of 1000.
+    Seen(HashMap<usize, Node>),
+    InOrder(Arc<Captured>),
 }
 
 /// An executable graph.
@@ -181,14 +190,15 @@ pub fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
 
-/// A call has made the node of this number.
-pub fn made(graph: usize, index: usize, node: Node) {
-    with(|graphs| graphs.put(graph, index..index + 1, node));
-}
-
-/// These nodes were made while several calls captured into the graph.
-pub fn unsure(graph: usize, nodes: Range<usize>) {
-    with(|graphs| graphs.put(graph, nodes, Node::Unseen));
+/// A call has made a node of a graph, which the driver knows by `handle`.
+pub fn made(graph: usize, handle: usize, node: Node) {
+    if with(|graphs| graphs.put(graph, handle, node)) == Some(false) {
+        let shape = driver::shape(graph);
+        with(|graphs| {
+            graphs.reopen(graph, shape.as_ref());
+            graphs.put(graph, handle, node)
+        });
+    }
 }
 
 /// A capture has ended: with this graph, or with none if it failed.
@@ -208,33 +218,22 @@ pub fn capture_ends(graph: Option<usize>) {
 pub fn instantiated(exec: usize, graph: usize) {
     let shape = driver::shape(graph);
     with(|graphs| {
-        let of = graphs.of(graph, shape);
+        let of = graphs.of(graph, shape.as_ref());
         graphs.execs.insert(exec, Exec { id: None, of });
     });
 }
 
 /// A graph has been copied.
 pub fn cloned(clone: usize, original: usize) {
-    with(|graphs| {
-        graphs.graphs.remove(&clone);
-        if let Some(graph) = graphs.graphs.get(&original) {
-            let captured = graph.captured.clone();
-            let is_full = graph.is_full;
-            let copy = Graph {
-                captured,
-                is_open: false,
-                is_full,
-            };
-            graphs.graphs.insert(clone, copy);
-        }
-    });
+    let shape = driver::shape(original);
+    with(|graphs| graphs.copy(clone, original, shape.as_ref()));
 }
 
 /// An executable graph has been changed to what a graph is.
 pub fn updated(exec: usize, graph: usize) {
     let shape = driver::shape(graph);
     with(|graphs| {
-        let new = graphs.of(graph, shape);
+        let new = graphs.of(graph, shape.as_ref());
         let Some(known) = graphs.execs.get(&exec) else {
             return;
         };
@@ -328,73 +327,105 @@ impl Graphs {
 
     /// How many nodes there are, each of them counted once for the graphs that share it.
     fn count(&mut self) {
-        let graphs = self.graphs.values().map(|graph| &graph.captured);
+        let graphs = self.graphs.values().map(|graph| &graph.nodes);
+        let seen: usize = graphs
+            .clone()
+            .map(|nodes| match nodes {
+                Nodes::Seen(seen) => seen.len(),
+                Nodes::InOrder(_) => 0,
+            })
+            .sum();
+        let in_order = graphs.filter_map(|nodes| match nodes {
+            Nodes::Seen(_) => None,
+            Nodes::InOrder(captured) => Some(captured),
+        });
         let execs = self.execs.values().filter_map(|exec| match &exec.of {
             Of::Captured(captured) => Some(captured),
             Of::Not(_) => None,
         });
-        let mut seen: Vec<_> = graphs
+        let mut shared: Vec<_> = in_order
             .chain(execs)
             .map(|captured| (Arc::as_ptr(captured), captured.nodes.len()))
             .collect();
-        seen.sort_unstable();
-        seen.dedup();
-        self.nodes = seen.into_iter().map(|(_, nodes)| nodes).sum();
+        shared.sort_unstable();
+        shared.dedup();
+        self.nodes = seen + shared.into_iter().map(|(_, nodes)| nodes).sum::<usize>();
     }
 
-    const fn room(&self) -> usize {
-        MOST_NODES.saturating_sub(self.nodes)
-    }
-
-    fn put(&mut self, handle: usize, at: Range<usize>, node: Node) {
-        let known = self.graphs.get(&handle);
-        let length = known.map_or(0, |graph| graph.captured.nodes.len());
-        let needs = at.end.saturating_sub(length);
-        if needs > self.room() && known.is_none_or(|graph| !graph.is_full) {
+    /// False: the graph's capture has ended, and it has to be opened again.
+    fn put(&mut self, graph: usize, handle: usize, node: Node) -> bool {
+        if self.nodes >= MOST_NODES && self.graphs.get(&graph).is_none_or(|known| !known.is_full) {
             self.count(); // some may have gone
         }
-        let room = self.room();
-        let graph = self.graphs.entry(handle).or_insert_with(|| Graph {
-            captured: Arc::new(Captured::new(0, Vec::new())),
-            is_open: true,
-            is_full: false,
-        });
-        // The handle of a graph that has gone, which nobody has said: the nodes that it had are another's.
-        if !graph.is_open && at.start < graph.captured.nodes.len() {
-            graph.captured = Arc::new(Captured::new(0, Vec::new()));
-            graph.is_full = false;
-        }
-        graph.is_open = true;
-        let more = at.end.saturating_sub(graph.captured.nodes.len());
-        if graph.is_full || more > room {
-            graph.is_full = true;
-            return;
-        }
-        let captured = match Arc::get_mut(&mut graph.captured) {
-            Some(captured) => captured,
-            None => {
-                // Something was made of it by now, and stays as it is.
-                let nodes = graph.captured.nodes.clone();
-                self.nodes += nodes.len();
-                graph.captured = Arc::new(Captured::new(0, nodes));
-                let Some(captured) = Arc::get_mut(&mut graph.captured) else {
-                    return;
-                };
-                captured
-            }
+        let graph = self.graphs.entry(graph).or_insert_with(Graph::begun);
+        let Nodes::Seen(seen) = &mut graph.nodes else {
+            return false;
         };
-        if more > 0 {
-            captured.nodes.resize(at.end, Node::Unseen);
-            self.nodes += more;
+        if !graph.is_open {
+            return false;
         }
-        for index in at {
-            captured.nodes[index] = node;
+        match seen.entry(handle) {
+            // Two threads capture the same stream: either may have made it.
+            Entry::Occupied(mut known) => *known.get_mut() = Node::Unseen,
+            Entry::Vacant(_) if graph.is_full || self.nodes >= MOST_NODES => graph.is_full = true,
+            Entry::Vacant(place) => {
+                place.insert(node);
+                self.nodes += 1;
+            }
         }
+        true
     }
 
+    /// Work is captured into a graph whose capture has ended: it grows, if it still has the nodes that it had. Else its handle is that of a graph
+    /// that has gone, which nobody has said.
+    pub fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
+        let Some(graph) = self.graphs.get(&handle) else {
+            return;
+        };
+        let seen = match (shape, &graph.nodes) {
+            (Some(shape), Nodes::Seen(seen)) if shape.in_order(seen).is_some() => seen.clone(),
+            (Some(shape), Nodes::InOrder(captured)) if shape.nodes.len() > captured.total => {
+                let known = shape.nodes.iter().zip(&captured.nodes);
+                known.map(|(handle, node)| (*handle, *node)).collect()
+            }
+            _ => HashMap::new(),
+        };
+        self.nodes += seen.len();
+        self.graphs.insert(
+            handle,
+            Graph {
+                nodes: Nodes::Seen(seen),
+                ..Graph::begun()
+            },
+        );
+    }
+
+    /// `clone` is what `original` is.
+    pub fn copy(&mut self, clone: usize, original: usize, shape: Option<&Shape>) {
+        self.graphs.remove(&clone);
+        let of = self.of(original, shape);
+        let Some(graph) = self.graphs.get(&original) else {
+            return;
+        };
+        let copy = Graph {
+            // Of one whose nodes are not known, the clone's are not.
+            nodes: match of {
+                Of::Captured(captured) => Nodes::InOrder(captured),
+                Of::Not(_) => Nodes::Seen(HashMap::new()),
+            },
+            is_open: false,
+            is_full: graph.is_full,
+        };
+        self.graphs.insert(clone, copy);
+    }
+
+    /// The nodes that are known of a graph.
     #[cfg(test)]
-    pub fn nodes_of(&self, graph: usize) -> Option<Vec<Node>> {
-        Some(self.graphs.get(&graph)?.captured.nodes.clone())
+    pub fn nodes_of(&self, graph: usize) -> Option<HashMap<usize, Node>> {
+        match &self.graphs.get(&graph)?.nodes {
+            Nodes::Seen(seen) => Some(seen.clone()),
+            Nodes::InOrder(captured) => Some(captured.nodes.iter().copied().enumerate().collect()),
+        }
     }
 
     /// What the graph's kernels are is not known any more.
@@ -413,35 +444,34 @@ impl Graphs {
     }
 
     /// What is made of a graph of this shape.
-    fn of(&mut self, handle: usize, shape: Option<Shape>) -> Of {
-        let Some(graph) = self.graphs.get_mut(&handle) else {
-            return Of::Not(GraphState::NotCaptured);
-        };
-        let nodes = &graph.captured.nodes;
-        let kernels = nodes.iter().filter(|node| node.launch().is_some()).count();
-        let why = match shape {
-            _ if graph.is_full => GraphState::TooMany,
-            None => GraphState::NotCaptured,
-            Some(shape) if shape.is_nested => GraphState::Nested,
-            // Nodes were removed, or there is no such kernel.
-            Some(shape) if shape.nodes < nodes.len() || shape.kernels < kernels => {
-                GraphState::Changed
-            }
-            Some(shape) => return self.numbered(handle, shape.nodes),
-        };
-        Of::Not(why)
-    }
-
-    fn numbered(&mut self, handle: usize, total: usize) -> Of {
+    pub fn of(&mut self, handle: usize, shape: Option<&Shape>) -> Of {
         let Some(graph) = self.graphs.get(&handle) else {
             return Of::Not(GraphState::NotCaptured);
         };
-        if graph.captured.number != 0 && graph.captured.total == total {
-            return Of::Captured(graph.captured.clone());
-        }
-        let of = self.number(graph.captured.nodes.clone(), total);
+        let nodes = match (shape, &graph.nodes) {
+            _ if graph.is_full => return Of::Not(GraphState::TooMany),
+            (None, _) => return Of::Not(GraphState::NotCaptured),
+            (Some(shape), _) if shape.is_nested => return Of::Not(GraphState::Nested),
+            (Some(shape), Nodes::InOrder(captured)) if captured.total == shape.nodes.len() => {
+                return Of::Captured(captured.clone());
+            }
+            (Some(shape), Nodes::InOrder(captured)) => {
+                (shape.nodes.len() > captured.total).then(|| captured.nodes.clone())
+            }
+            (Some(shape), Nodes::Seen(seen)) => shape.in_order(seen),
+        };
+        let kernels = |nodes: &[Node]| nodes.iter().filter(|node| node.launch().is_some()).count();
+        // Nodes were removed, or there is no such kernel.
+        let Some((shape, nodes)) = shape
+            .zip(nodes)
+            .filter(|(shape, nodes)| shape.kernels >= kernels(nodes))
+        else {
+            return Of::Not(GraphState::Changed);
+        };
+        let of = self.number(nodes, shape.nodes.len());
         if let (Of::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
-            graph.captured = captured.clone();
+            graph.nodes = Nodes::InOrder(captured.clone());
+            graph.is_open = false;
         }
         of
     }
@@ -456,5 +486,32 @@ impl Graphs {
         captured.total = total;
         captured.learn_names();
         Of::Captured(Arc::new(captured))
+    }
+}
+
+impl Graph {
+    fn begun() -> Self {
+        Self {
+            nodes: Nodes::Seen(HashMap::new()),
+            is_open: true,
+            is_full: false,
+        }
+    }
+}
+
+impl Shape {
+    /// Those that were seen, up to the last of them. `None`: one of them is no node of the graph any more.
+    fn in_order(&self, seen: &HashMap<usize, Node>) -> Option<Vec<Node>> {
+        let mut nodes = Vec::with_capacity(seen.len());
+        let mut left = seen.len();
+        for handle in &self.nodes {
+            if left == 0 {
+                break;
+            }
+            let node = seen.get(handle).copied();
+            left -= usize::from(node.is_some());
+            nodes.push(node.unwrap_or(Node::Unseen));
+        }
+        (left == 0).then_some(nodes)
     }
 }

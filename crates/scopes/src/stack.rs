@@ -37,21 +37,21 @@ pub struct Pending {
     /// Where its frame lies; 0: there is none.
     frame: Cell<usize>,
     graph: Cell<usize>,
-    nodes: Cell<usize>,
+    node: Cell<usize>,
 }
 
 impl Pending {
     pub fn set(&self, frame: usize, captured: Captured) {
         self.frame.set(frame);
         self.graph.set(captured.graph);
-        self.nodes.set(captured.nodes);
+        self.node.set(captured.node);
     }
 
     /// The frame of the call that is under way, and the graph; there is none any more.
     pub fn take(&self) -> (usize, Captured) {
         let captured = Captured {
             graph: self.graph.take(),
-            nodes: self.nodes.take(),
+            node: self.node.take(),
         };
         (self.frame.take(), captured)
     }

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 
 use tllmprof_record::GraphState;
 
+use crate::driver::Shape;
 use crate::graphs::{self, Captured, Graphs, Launch, Made, Node, Of};
 use crate::judge::{Kernel, difference};
 use crate::{OWN, capture_ends, node, paths, pop, push, stack};
@@ -94,36 +95,55 @@ fn kernel(scope: u32, function: usize) -> Node {
     Node::Seen { scope, made }
 }
 
-/// The nodes that are known of a graph.
-fn nodes(graph: usize) -> Option<Vec<Node>> {
-    graphs::with_all(|graphs| graphs.nodes_of(graph)).unwrap()
+/// The nodes that are known of a graph, in the order of their handles.
+fn nodes(graph: usize) -> Option<Vec<(usize, Node)>> {
+    let known = graphs::with_all(|graphs| graphs.nodes_of(graph)).unwrap()?;
+    let mut nodes: Vec<_> = known.into_iter().collect();
+    nodes.sort_unstable_by_key(|(handle, _)| *handle);
+    Some(nodes)
+}
+
+/// A graph of these nodes, all kernels.
+fn shape(nodes: &[usize]) -> Shape {
+    Shape {
+        nodes: nodes.to_vec(),
+        kernels: nodes.len(),
+        is_nested: false,
+    }
 }
 
 #[test]
-fn nodes_are_where_they_were_made() {
+fn nodes_are_by_their_handles_until_something_is_made_of_them() {
     let _alone = GRAPHS.lock().unwrap();
-    graphs::made(0x10, 1, kernel(5, 1));
-    graphs::made(0x10, 4, kernel(6, 2));
-    graphs::unsure(0x10, 2..4);
-    let expected = [
-        Node::Unseen,
-        kernel(5, 1),
-        Node::Unseen,
-        Node::Unseen,
-        kernel(6, 2),
-    ];
-    assert_eq!(nodes(0x10).unwrap(), expected);
+    graphs::made(0x10, 0xb0, kernel(5, 1));
+    graphs::made(0x10, 0xa0, kernel(6, 2));
+    let seen = [(0xa0, kernel(6, 2)), (0xb0, kernel(5, 1))];
+    assert_eq!(nodes(0x10).unwrap(), seen);
+    // Two threads in one stream may take the same node for theirs.
+    graphs::made(0x10, 0xd0, kernel(1, 1));
+    graphs::made(0x10, 0xd0, kernel(2, 1));
+    let seen = [seen[0], seen[1], (0xd0, Node::Unseen)];
+    assert_eq!(nodes(0x10).unwrap(), seen);
     capture_ends(Some(0x10));
     // A capture that fails takes what was being captured with it, and nothing else.
-    graphs::made(0x20, 0, kernel(7, 3));
+    graphs::made(0x20, 0xc0, kernel(7, 3));
     capture_ends(None);
     assert_eq!(nodes(0x20), None);
-    assert_eq!(nodes(0x10).unwrap(), expected);
+    assert_eq!(nodes(0x10).unwrap(), seen);
     // A copy is as the graph was; one that is captured where it was has nothing of it.
-    crate::cloned(0x30, 0x10);
-    graphs::made(0x10, 0, kernel(8, 4));
-    assert_eq!(nodes(0x10).unwrap(), [kernel(8, 4)]);
-    assert_eq!(nodes(0x30).unwrap(), expected);
+    let whole = shape(&[1, 0xb0, 2, 0xa0, 0xd0, 3]);
+    graphs::with_all(|graphs| graphs.copy(0x30, 0x10, Some(&whole)));
+    let in_order = [
+        (0, Node::Unseen),
+        (1, kernel(5, 1)),
+        (2, Node::Unseen),
+        (3, kernel(6, 2)),
+        (4, Node::Unseen),
+    ];
+    assert_eq!(nodes(0x10).unwrap(), in_order);
+    graphs::made(0x10, 0xb0, kernel(8, 4));
+    assert_eq!(nodes(0x10).unwrap(), [(0xb0, kernel(8, 4))]);
+    assert_eq!(nodes(0x30).unwrap(), in_order);
     capture_ends(Some(0x10));
     crate::graph_is_destroyed(0x10);
     crate::graph_is_destroyed(0x30);
@@ -131,14 +151,44 @@ fn nodes_are_where_they_were_made() {
 }
 
 #[test]
+fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
+    let _alone = GRAPHS.lock().unwrap();
+    let made_of = |nodes: &[usize], kernels: usize, is_nested: bool| {
+        let shape = Shape {
+            kernels,
+            is_nested,
+            ..shape(nodes)
+        };
+        for (handle, scope) in [(0xa0, 1), (0xb0, 2)] {
+            graphs::made(0x10, handle, kernel(scope, scope as usize));
+        }
+        capture_ends(Some(0x10));
+        let of = graphs::with_all(|graphs| graphs.of(0x10, Some(&shape))).unwrap();
+        crate::graph_is_destroyed(0x10);
+        match of {
+            Of::Captured(captured) => Ok((captured.nodes.clone(), captured.total)),
+            Of::Not(why) => Err(why),
+        }
+    };
+    let pair = vec![kernel(1, 1), kernel(2, 2)];
+    assert_eq!(made_of(&[0xa0, 0xb0], 2, false), Ok((pair.clone(), 2)));
+    assert_eq!(made_of(&[0xa0, 0xb0, 0xc0], 3, false), Ok((pair, 3)));
+    assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
+    assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
+    assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
+}
+
+#[test]
 fn there_is_room_for_so_many_nodes() {
     let _alone = GRAPHS.lock().unwrap();
-    graphs::made(0x40, graphs::MOST_NODES - 1, kernel(1, 1));
-    graphs::made(0x50, 0, kernel(1, 1));
+    for handle in 1..=graphs::MOST_NODES {
+        graphs::made(0x40, handle, kernel(1, 1));
+    }
+    graphs::made(0x50, 1, kernel(1, 1));
     assert_eq!(nodes(0x50).unwrap(), [], "there is no room");
     crate::graph_is_destroyed(0x40);
-    graphs::made(0x60, 0, kernel(1, 1));
-    assert_eq!(nodes(0x60).unwrap(), [kernel(1, 1)], "there is again");
+    graphs::made(0x60, 1, kernel(1, 1));
+    assert_eq!(nodes(0x60).unwrap(), [(1, kernel(1, 1))], "there is again");
     for graph in [0x50, 0x60] {
         crate::graph_is_destroyed(graph);
     }

@@ -1,7 +1,7 @@
 """The forward pass of a small model, a step at a time: layers_torch.py KIND WAY STEPS.
 
 KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait
-for the stream. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
+for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os
 import sys
@@ -13,6 +13,7 @@ import torch
 import transformers
 
 KIND, WAY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+LENGTH = 64
 DEVICE = os.environ.get("LAYERS_DEVICE", "cuda")
 BASE = dict(vocab_size=8192, hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
             pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -54,16 +55,23 @@ def main():
     model = build()
     if WAY == "compiled":
         model = torch.compile(model)
-    tokens = torch.randint(0, BASE["vocab_size"], (1, 64), device=DEVICE)
+    tokens = torch.randint(0, BASE["vocab_size"], (1, LENGTH), device=DEVICE)
+
+    mask = torch.full((LENGTH, LENGTH), float("-inf"), device=DEVICE, dtype=torch.bfloat16).triu(1)[None, None]
+    # Models with layers of several kinds take a mask of each.
+    masks = {"full_attention": mask} if "layer_types" in KINDS[KIND][1] else mask
+    places = torch.arange(LENGTH, device=DEVICE)[None]
 
     def step():
-        return model(input_ids=tokens, use_cache=False).logits
+        return model(input_ids=tokens, attention_mask=masks, position_ids=places, use_cache=False).logits
 
     run = step if WAY == "eager" or DEVICE == "cpu" else captured(step)
+    done = torch.Event(DEVICE) if DEVICE != "cpu" else None
     for _ in range(STEPS):
         run()
-        if DEVICE != "cpu":
-            torch.cuda.current_stream().synchronize()
+        if done:
+            done.record()
+            done.synchronize()
     print("done")
 
 
