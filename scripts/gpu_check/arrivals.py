@@ -30,13 +30,13 @@ APART = 0.05
 
 
 def unlike_sums(report):
-    """What is wrong with the ranks' sums: waits and transfers are the collectives' kernels."""
+    """What is wrong with the ranks' sums: waits, transfers and what has no match are the collectives' kernels."""
     wrong = []
     for process in report["processes"]:
         ns = sum(one["total_ns"] for one in process["kernels"] if is_collective(one["short_name"]))
-        split = sum((one["wait_ns"] or 0) + (one["transfer_ns"] or 0) for one in process["collectives"])
+        split = sum((one["wait_ns"] or 0) + (one["transfer_ns"] or 0) + one["unmatched_ns"] for one in process["collectives"])
         if abs(split - ns) > 0.02 * ns or not ns:
-            wrong.append(f"rank {process['rank']}: {split} ns waited and transferred, {ns} ns in the collectives' kernels")
+            wrong.append(f"rank {process['rank']}: {split} ns waited, transferred and not matched, {ns} ns in the collectives' kernels")
     return wrong
 
 
@@ -163,11 +163,15 @@ def check_engine(bench, report, own, run):
     found, names = shown["collectives"], [process["rank"] for process in shown["processes"]]
     if not found:
         return report.check(what, f"no collectives in {len(names)} processes' kernels", False)
-    wrong = unlike_sums(shown) + found["notes"]
+    # Ranks open their windows at moments of their own: at the ends a rank has kernels whose collectives another has not.
+    matched = sum(one["matched"] for process in shown["processes"] for one in process["collectives"])
+    all_of_them = sum(one["count"] for process in shown["processes"] for one in process["collectives"])
+    wrong = unlike_sums(shown) + (found["notes"] if matched < 0.9 * all_of_them else [])
     if sorted(names) != list(range(ranks)):
         wrong.append(f"ranks {names}")
     ours = found["wait_share"] / (found["wait_share"] + found["transfer_share"])
-    report.check(what, f"{found['verdict']}, {ours:.1%} of the collectives' time is waiting, last {[one['last'] for one in found['ranks']]}"
+    report.check(what, f"{found['verdict']}, {ours:.1%} of the time of {matched} of {all_of_them} collectives is waiting, "
+                 f"last {[one['last'] for one in found['ranks']]}"
                  + (f" ({'; '.join(wrong[:4])})" if wrong else ""), not wrong)
     base = nsys.report_base(bench.folder, what)
     ended = own.made(run, "nsys", given, (bench.nsys, "profile", "--trace-fork-before-exec=true",

@@ -1,6 +1,8 @@
 """Layers in CUDA graphs: programs whose layers have kernels of their own, so many of each, and what the report says of them."""
+import glob
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,6 +15,7 @@ NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
 MODES = ("chain", "streams", "clone", "update", "copies", "child")
 ENDS = 3  # layers.cu's own status
+ENGINE_WINDOW = "300-359"
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
@@ -85,6 +88,25 @@ def check_model(bench, report, kind):
     if "eager" in found and "graph" in found:
         wrong = unlike(found["eager"], found["graph"])
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(found['graph'].values()):g} kernels in the same modules", wrong is None)
+
+
+def check_engine(bench, report, own, run):
+    """Of an engine (engines.py): the part of its kernels' time that has a scope."""
+    from .engines import largest
+
+    what, folder = f"{own.name}, {run.label}", own.records(run)
+    made = own.made(run, "layers", {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": ENGINE_WINDOW, "TLLMPROF_STEP": "auto",
+                                    "TLLMPROF_LAYERS": 1, "TLLMPROF_KERNELS": TAKEN, "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"})
+    process, path = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    if process is None or made.ended.status != 0 or not process["kernel_window"]:
+        report.raw(what, made.ended)
+        return report.check(what, f"no kernels; {made.ended.why()}", False)
+    shutil.copy(path, os.path.join(own.own, f"{own.name}-{run.label}.tllmprof"))
+    modules, share = in_modules(process)
+    unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
+    deepest = max((name.count(".") for name in modules), default=0)
+    return report.check(what, f"{share:.2%} of the kernels' time in {len(modules)} scopes, {sum(modules.values()):g} kernels a step; the deepest: "
+                        f"{[name for name in modules if name.count('.') == deepest][:3]}; not known: {unknown}", share >= WAYS["compiled"])
 
 
 def table(bench, cuda, log):

@@ -10,7 +10,7 @@ class Judged(unittest.TestCase):
     def report(self, cause="GC", last=1, late=100_000_000, split=1000, verdict="yes", notes=()):
         process = {"kernels": [{"short_name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "total_ns": 1000},
                                {"short_name": "spin_kernel", "total_ns": 7}],
-                   "collectives": [{"wait_ns": split - 10, "transfer_ns": 10}]}
+                   "collectives": [{"wait_ns": split - 30, "transfer_ns": 10, "unmatched_ns": 20}]}
         rank = {"last": 0, "late_ns": 0, "iteration_ns": 6_000_000, "causes": []}
         causes = [{"cause": cause}]
         return {"processes": [{**process, "rank": 0}, {**process, "rank": 1}],

@@ -46,5 +46,6 @@ for n in range(steps):
             torch.cuda._sleep(10_000_000)
     graph.replay()
     torch.cuda.current_stream().synchronize()
-del garbage
+# NCCL waits for the graphs that use it.
+del garbage, graph
 dist.destroy_process_group()

@@ -630,6 +630,8 @@ export interface Collective {
     transfer_ns: number | null;
     /** How long those waited for the last rank to come; `null` likewise. Unit: ns. */
     wait_ns: number | null;
+    /** How long the others took, which are left out of both. Unit: ns. */
+    unmatched_ns: number;
 }
 
 /** A metric of a GPU inside windows. */

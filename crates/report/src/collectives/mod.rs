@@ -18,15 +18,13 @@ impl Row {
 }
 
 impl Found {
-    /// How many there are, by the row that they are shown by.
-    pub fn kinds(&self) -> BTreeMap<u8, u64> {
-        let mut by_row: BTreeMap<u8, u64> = BTreeMap::new();
+    /// How many there are and how long they took, by the row that they are shown by.
+    pub fn kinds(&self) -> BTreeMap<u8, (u64, u64)> {
+        let mut kinds: BTreeMap<u8, (u64, u64)> = BTreeMap::new();
         for one in &self.all {
-            *by_row.entry(one.row).or_default() += 1;
-        }
-        let mut kinds: BTreeMap<u8, u64> = BTreeMap::new();
-        for (row, count) in by_row {
-            *kinds.entry(ROWS[usize::from(row)].first()).or_default() += count;
+            let (count, ns) = kinds.entry(ROWS[usize::from(one.row)].first()).or_default();
+            *count += 1;
+            *ns += one.ns;
         }
         kinds
     }

@@ -24,6 +24,8 @@ pub struct JsonCollective {
     transfer_ns: Option<u64>,
     /// How long those waited for the last rank to come; `null` likewise.
     wait_ns: Option<u64>,
+    /// How long the others took, which are left out of both.
+    unmatched_ns: u64,
 }
 
 /// What the collectives of several ranks show together, in the iterations in which kernels were recorded. Moments of
@@ -198,7 +200,7 @@ impl JsonArrival {
 impl JsonCollective {
     /// Those of a process, at that place.
     pub fn of(process: &Process, place: usize, arrivals: Option<&Arrivals>) -> Vec<Self> {
-        let of = |(row, count): (u8, u64)| {
+        let of = |(row, (count, ns)): (u8, (u64, u64))| {
             let sum: Option<&Sum> = arrivals.and_then(|arrivals| arrivals.kind(place, row));
             Self {
                 name: ROWS[usize::from(row)].label(),
@@ -206,6 +208,7 @@ impl JsonCollective {
                 matched: sum.map_or(0, |sum| sum.count),
                 transfer_ns: sum.map(|sum| sum.transfer),
                 wait_ns: sum.map(|sum| sum.wait),
+                unmatched_ns: sum.map_or(ns, |sum| ns.saturating_sub(sum.wait + sum.transfer)),
             }
         };
         process.collectives.kinds().into_iter().map(of).collect()
