@@ -15,6 +15,7 @@ NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
 MODES = ("chain", "streams", "clone", "update", "copies", "child")
 ENDS = 3  # layers.cu's own status
+COLD = 2  # starts with nothing cached
 ENGINE_WINDOW = "300-359"
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
@@ -90,6 +91,22 @@ def check_model(bench, report, kind):
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(found['graph'].values()):g} kernels in the same modules", wrong is None)
 
 
+def check_compiling(bench, report):
+    """Kernels are taken while the model is compiled, with nothing cached, and no more when its graph is replayed."""
+    words = [sys.executable, os.path.join(HERE, "layers_torch.py"), "llama", "late", str(STEPS)]
+    for number in range(COLD):
+        for label, more in (("plain", None), ("kernels", {}), ("kernels and layers", {"TLLMPROF_LAYERS": 1})):
+            cache = os.path.join(bench.folder, f"cold-{number}-{label}".replace(" ", "-"))
+            given = dict(TORCHINDUCTOR_CACHE_DIR=f"{cache}/inductor", TRITON_CACHE_DIR=f"{cache}/triton")
+            environment = bench.variables(**given) if more is None else bench.shimmed(
+                WINDOW, "cudaStreamSynchronize", TLLMPROF_TRACE=f"{cache}.tllmprof", TLLMPROF_KERNELS=TAKEN, **more, **given)
+            ended = child.run(words, environment, 240)
+            if ended.status != 0:
+                report.raw(f"compiled within the window, {label}", ended)
+            report.check(f"compiled within the window, {label}, {number + 1}", ended.why() if ended.status else "ends as it should",
+                         ended.status == 0)
+
+
 def check_engine(bench, report, own, run):
     """Of an engine (engines.py): the part of its kernels' time that has a scope."""
     from .engines import largest
@@ -129,4 +146,5 @@ def table(bench, cuda, log):
     else:
         for kind in MODELS:
             report.guarded(check_model, bench, kind)
+        report.guarded(check_compiling, bench)
     return report.page(*TITLE)

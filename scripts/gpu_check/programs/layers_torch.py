@@ -1,7 +1,8 @@
 """The forward pass of a small model, a step at a time: layers_torch.py KIND WAY STEPS.
 
 KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait
-for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
+for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture.
+WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os
 import sys
@@ -53,7 +54,7 @@ def main():
     transformers.logging.set_verbosity_error()
     torch.manual_seed(0)
     model = build()
-    if WAY == "compiled":
+    if WAY in ("compiled", "late"):
         model = torch.compile(model)
     tokens = torch.randint(0, BASE["vocab_size"], (1, LENGTH), device=DEVICE)
 
@@ -62,14 +63,18 @@ def main():
     masks = {"full_attention": mask} if "layer_types" in KINDS[KIND][1] else mask
     places = torch.arange(LENGTH, device=DEVICE)[None]
 
+    more = {} if WAY == "late" else dict(attention_mask=masks, position_ids=places)
+
     def step():
-        return model(input_ids=tokens, attention_mask=masks, position_ids=places, use_cache=False).logits
+        return model(input_ids=tokens, use_cache=False, **more).logits
 
     run = step if WAY == "eager" or DEVICE == "cpu" else captured(step)
     done = torch.Event(DEVICE) if DEVICE != "cpu" else None
     for _ in range(STEPS):
         run()
-        if done:
+        if WAY == "late":
+            torch.cuda.current_stream().synchronize()
+        elif done:
             done.record()
             done.synchronize()
     print("done")

@@ -624,7 +624,7 @@ export interface Collective {
     name: string;
     /** How many there are. Unit: collectives. */
     count: number;
-    /** How many of them are known on all ranks of their group, and in iterations that qualify. Unit: collectives. */
+    /** How many of them are known on all ranks of their group, and in iterations that qualify; the first one of a window is not. Unit: collectives. */
     matched: number;
     /** How long those took after the last rank had come; `null`: there are none. Unit: ns. */
     transfer_ns: number | null;

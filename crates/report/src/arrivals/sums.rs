@@ -159,7 +159,7 @@ pub fn sums(processes: &[Process], matched: &Matched<'_>, clocks: &Clocks) -> Su
                 }),
             };
             latest = Some((step, counts));
-            if !counts {
+            if !counts || !events.follows(event, &known) {
                 continue;
             }
             match cells.steps.binary_search(&step) {
@@ -197,6 +197,16 @@ struct Events<'a> {
 }
 
 impl Events<'_> {
+    /// Whether a collective lies before it in the same window, on each rank. The first one of a window has ranks wait for each other as long as CUPTI
+    /// took to come, 8 to 32 ms on each.
+    fn follows(&self, event: &[u32], known: &Known<'_>) -> bool {
+        let mut lanes = self.group.lanes.iter().zip(event);
+        lanes.all(|(lane, at)| {
+            let before = lane.before(*at);
+            before.is_some_and(|before| !known.opens(lane.place, before.step, lane.get(*at).step))
+        })
+    }
+
     /// Takes an event; whether it can be one.
     fn begin(&mut self, event: &[u32]) -> bool {
         self.begins.clear();

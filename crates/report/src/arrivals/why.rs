@@ -1,9 +1,9 @@
-//! Why a rank came late to a collective: what it did longer than the median rank since the one before.
+//! Why a rank came late to a collective: what it did longer than the median of the other ranks since the one before.
 
 use std::collections::HashMap;
 
 use super::fit::median;
-use super::matching::Group;
+use super::matching::{Group, Lane};
 use crate::collectives::Collective;
 use crate::iteration::Iteration;
 use crate::ledger::{Difference, cause};
@@ -44,7 +44,9 @@ type Did = ([i64; HOST], i64);
 #[derive(Debug)]
 pub struct Known<'a> {
     by_number: Vec<Vec<(u32, &'a Iteration)>>,
-    usual: HashMap<(usize, u32, u32), Did>,
+    usual: HashMap<(usize, usize, u32, u32), Did>,
+    /// In order, the first iterations of each process's windows.
+    first: Vec<Vec<u32>>,
     /// What of an iteration's causes has made a rank late already.
     spent: HashMap<(usize, u32), [u64; HOST]>,
 }
@@ -57,7 +59,13 @@ impl<'a> Known<'a> {
             all.sort_by_key(|one| one.0);
             all
         };
+        let first = |process: &Process| {
+            let mut first: Vec<_> = process.windows.iter().map(|one| one.first as u32).collect();
+            first.sort_unstable();
+            first
+        };
         Self {
+            first: processes.iter().map(first).collect(),
             by_number: processes.iter().map(of).collect(),
             usual: HashMap::new(),
             spent: HashMap::new(),
@@ -68,6 +76,13 @@ impl<'a> Known<'a> {
         let all = &self.by_number[place];
         let at = all.binary_search_by_key(&number, |one| one.0).ok()?;
         Some(all[at].1)
+    }
+
+    /// Whether one of a process's windows begins behind one iteration and up to another.
+    pub fn opens(&self, place: usize, behind: u32, to: u32) -> bool {
+        let first = &self.first[place];
+        let next = first.partition_point(|first| *first <= behind);
+        first.get(next).is_some_and(|first| *first <= to)
     }
 
     fn between(&self, place: usize, from: u32, to: u32) -> Did {
@@ -93,25 +108,31 @@ impl<'a> Known<'a> {
         (host, tokens)
     }
 
-    /// What the median rank of a group does from one iteration to another.
-    fn usual(&mut self, at: usize, group: &Group<'_>, from: u32, to: u32) -> Did {
-        if let Some(known) = self.usual.get(&(at, from, to)) {
+    /// What the median of a group's other ranks does from one iteration to another. `at` is the group's place.
+    fn usual(&mut self, (at, group): (usize, &Group<'_>), lane: usize, from: u32, to: u32) -> Did {
+        let key = (at, lane, from, to);
+        if let Some(known) = self.usual.get(&key) {
             return *known;
         }
-        let lanes = group.lanes.iter();
-        let each: Vec<_> = lanes
-            .map(|lane| self.between(lane.place, from, to))
+        let each: Vec<_> = others(group, lane)
+            .map(|(_, other)| self.between(other.place, from, to))
             .collect();
         let middle =
             |of: &dyn Fn(&Did) -> i64| median(&mut each.iter().map(of).collect::<Vec<_>>());
         let host = std::array::from_fn(|cause| middle(&|one| one.0[cause]));
         let usual = (host, middle(&|one| one.1));
-        self.usual.insert((at, from, to), usual);
+        self.usual.insert(key, usual);
         usual
     }
 }
 
-/// Why the rank of one lane came so much later than the median one. `at` is the group's place.
+/// The lanes of a group but this one, with their places.
+fn others<'a>(group: &'a Group<'_>, lane: usize) -> impl Iterator<Item = (usize, &'a Lane<'a>)> {
+    let lanes = group.lanes.iter().enumerate();
+    lanes.filter(move |(at, _)| *at != lane)
+}
+
+/// Why the rank of one lane came so much later than the median of the others. `at` is the group's place.
 pub fn why(
     known: &mut Known<'_>,
     (at, group): (usize, &Group<'_>),
@@ -126,10 +147,9 @@ pub fn why(
     };
     let own = group.lanes[lane].get(event[lane]);
     let usual = |of: &dyn Fn(&Collective) -> i64| {
-        let lanes = group.lanes.iter().zip(event);
         median(
-            &mut lanes
-                .map(|(lane, at)| of(lane.get(*at)))
+            &mut others(group, lane)
+                .map(|(at, other)| of(other.get(event[at])))
                 .collect::<Vec<_>>(),
         )
     };
@@ -144,7 +164,7 @@ pub fn why(
     let mut left = late - why.work;
     let place = group.lanes[lane].place;
     let (host, tokens) = known.between(place, from, own.step);
-    let (usual_host, usual_tokens) = known.usual(at, group, from, own.step);
+    let (usual_host, usual_tokens) = known.usual((at, group), lane, from, own.step);
     let spent = known.spent.entry((place, own.step)).or_default();
     for (cause, sum) in why.host.iter_mut().enumerate() {
         let more = host[cause].saturating_sub(usual_host[cause]).max(0) as u64;

@@ -17,7 +17,7 @@ pub struct JsonCollective {
     /// How many there are.
     #[schemars(extend("unit" = "collectives"))]
     count: u64,
-    /// How many of them are known on all ranks of their group, and in iterations that qualify.
+    /// How many of them are known on all ranks of their group, and in iterations that qualify; the first one of a window is not.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
     /// How long those took after the last rank had come; `null`: there are none.
