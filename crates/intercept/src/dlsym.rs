@@ -200,6 +200,10 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
         return found;
     }
     let is_gated = gate::is_wanted();
+    if is_gated && tllmprof_session::activity::is_active() {
+        // What was loaded until now: before its functions are called.
+        gate::lead_links();
+    }
     let Some(role) = role_of(name) else {
         let passes =
             !is_gated || !tllmprof_session::activity::is_active() || gate::is_profiler(caller);

@@ -31,6 +31,10 @@ const TAKEN: c_int = 39;
 /// what another is to launch.
 const CLOSING: Duration = Duration::from_millis(20);
 
+/// How long a call may be under way in the driver that came there past the gate, through a link of a module that was loaded while
+/// CUPTI was in: some load and compile kernels.
+const SETTLING: Duration = Duration::from_secs(10);
+
 /// What became of taking CUPTI out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
@@ -38,6 +42,8 @@ pub enum Left {
     Yes,
     /// A thread was in the driver all the while, or the device was busy.
     Busy,
+    /// Calls that no gate has seen may be under way: it is too early.
+    Early,
     /// Not every call is seen.
     Unseen,
     /// Another profiler has it.
@@ -272,6 +278,11 @@ fn switch_off() {
     }
 }
 
+/// Whether there is nothing to do but to wait until it can be taken out.
+pub fn is_early() -> bool {
+    !is_on() && !gate::have_settled(SETTLING)
+}
+
 /// Takes CUPTI out of the driver: nothing else gives the program its speed back. It must find no
 /// thread in the driver, and the device idle.
 fn leave() -> Left {
@@ -288,6 +299,10 @@ fn leave() -> Left {
         driver.synchronize_all();
         switch_off();
         return Left::Unseen;
+    }
+    if !gate::have_settled(SETTLING) {
+        switch_off();
+        return Left::Early;
     }
     let closed = (links == Links::Led)
         .then(|| gate::close(CLOSING))

@@ -339,6 +339,7 @@ impl Plan {
         self.on(match left {
             Left::Yes | Left::Unseen | Left::Shared => Event::Left,
             Left::Busy => Event::Busy { iteration },
+            Left::Early => Event::Early { iteration },
             Left::Failed(_) | Left::Hangs => Event::Broken,
         });
         match left {
@@ -352,6 +353,11 @@ impl Plan {
                 Debug,
                 "CUPTI could not be taken out: a thread was in the driver"
             ),
+            Left::Early if was_on => log::say!(
+                Debug,
+                "CUPTI is not taken out yet: modules that call the driver were loaded"
+            ),
+            Left::Early => {}
             Left::Busy => warn_stays("other threads were in the driver whenever it was to go"),
             Left::Unseen => warn_stays("not all calls of the driver are seen"),
             Left::Shared => log::say!(Debug, "CUPTI stays: another profiler has it"),
@@ -370,6 +376,9 @@ impl Plan {
 
 /// Tries to take CUPTI out, in a bounded time.
 fn leave_once() -> Left {
+    if jobs::is_early() {
+        return Left::Early;
+    }
     // The program may have another context by now than where the window opened.
     if let Some(driver) = Driver::get() {
         driver.remember_context();

@@ -10,8 +10,8 @@
 //! | `Hopeless`        |           |              | leave, where that is due      |               | `Hopeless` |
 //!
 //! Attaching is answered by `Attached` (`Waiting` → `Taking`) or `NotAttached` (→ `Off`, `Leaving` or
-//! `Hopeless`), leaving by `Left` (→ `Off`), `Busy` (→ `Leaving` again later, or `Off`) or `Broken`
-//! (→ `Hopeless`). `Yields` makes `Cut` of `Taking`, and nothing is left to take out in any state.
+//! `Hopeless`), leaving by `Left` (→ `Off`), `Busy` (→ `Leaving` again later, or `Off`), `Early` (→ `Leaving`
+//! again later) or `Broken` (→ `Hopeless`). `Yields` makes `Cut` of `Taking`, and nothing is left to take out in any state.
 //! An empty field: nothing changes. `Closed` is a `Begins` that attaches nothing.
 
 #[cfg(test)]
@@ -19,6 +19,8 @@ mod tests;
 
 /// How often it is tried to take CUPTI out, each time twice as many iterations after the last.
 const TRIES: u32 = 8;
+/// How many iterations later it is looked again whether it is early no more.
+const EARLY: u64 = 64;
 /// Iterations after which it is looked again whether CUPTI, which was waited for in vain, is in.
 const LATE: u64 = 16;
 
@@ -96,6 +98,8 @@ pub enum Event {
     Yields,
     /// It could not be taken out now.
     Busy { iteration: u64 },
+    /// It is too early for that, which is no try.
+    Early { iteration: u64 },
     /// It did not go, and cannot be used any more.
     Broken,
     /// The process ends.
@@ -114,7 +118,7 @@ pub enum Action {
     StopBefore,
     /// As [`Action::Stop`], and then as [`Action::Leave`].
     StopAndLeave,
-    /// Take CUPTI out; answered by [`Event::Left`], [`Event::Busy`] or [`Event::Broken`].
+    /// Take CUPTI out; answered by [`Event::Left`], [`Event::Busy`], [`Event::Early`] or [`Event::Broken`].
     Leave,
     /// Say that a stream was captured during the whole window.
     SayCaptured,
@@ -254,6 +258,13 @@ impl Plan {
                 let at = iteration.saturating_add(1 << leave.tries);
                 let again = (tries < TRIES).then_some(Leave { tries, at });
                 (self.with(again), Action::Nothing)
+            }
+            (
+                Self::Leaving(leave) | Self::Hopeless { leave: Some(leave) },
+                Event::Early { iteration },
+            ) => {
+                let at = iteration.saturating_add(EARLY);
+                (self.with(Some(Leave { at, ..leave })), Action::Nothing)
             }
             (Self::Leaving(_) | Self::Hopeless { .. }, Event::Broken) => {
                 (Self::Hopeless { leave: None }, Action::Nothing)

@@ -3,8 +3,10 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 
 use crate::lifecycle;
+use crate::system::{self, Clock};
 use tllmprof_calls::is_called_in_context;
 
 use super::{is_hooked, is_profiler, is_wanted, stand_in};
@@ -17,6 +19,9 @@ lifecycle::global! {
     /// What had come and gone when the modules were last looked at; 0 for never.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
+    /// When slots were led last, in nanoseconds of `CLOCK_MONOTONIC`; 0: none were since [`forget_new`].
+    #[fork(keep = "the child's modules are its parent's")]
+    static NEW: AtomicU64 = AtomicU64::new(0);
 }
 
 /// What became of the slots.
@@ -71,7 +76,25 @@ pub fn lead_links() -> Links {
     if links != Links::Missed {
         SEEN.store(changes, Ordering::Relaxed);
     }
+    if links == Links::New {
+        NEW.store(now(), Ordering::Relaxed);
+    }
     links
+}
+
+/// The calls that are under way past the gate, of what was linked until now, end before anybody asks [`have_settled`].
+pub fn forget_new() {
+    NEW.store(0, Ordering::Relaxed);
+}
+
+/// Whether no slot was led within this time: a call through it may have been under way then, past the gate.
+pub fn have_settled(time: Duration) -> bool {
+    let new = NEW.load(Ordering::Relaxed);
+    new == 0 || u128::from(now().saturating_sub(new)) >= time.as_nanos()
+}
+
+fn now() -> u64 {
+    system::nanoseconds(Clock::Monotonic)
 }
 
 fn needs_driver(module: &Module) -> bool {

@@ -3,9 +3,11 @@ use tllmprof_sync::States;
 use super::super::attempt::{self, Attempt};
 use super::super::presence::{self, Presence};
 use super::Action::{self, Nothing, SayCaptured, Stop, StopAndLeave, StopBefore};
-use super::Event::{self, Attached, Broken, Busy, Closes, Ends, Left, Obstructed, Opens, Yields};
+use super::Event::{
+    self, Attached, Broken, Busy, Closes, Early, Ends, Left, Obstructed, Opens, Yields,
+};
 use super::Plan::{self, Cut, Hopeless, Leaving, Off, Taking, Waiting};
-use super::{LATE, Leave, NEVER, TRIES, Where};
+use super::{EARLY, LATE, Leave, NEVER, TRIES, Where};
 
 const SLOW: Event = Event::NotAttached {
     iteration: 5,
@@ -172,6 +174,23 @@ fn it_is_tried_again_later_and_later_and_then_let_be() {
     assert_eq!(tried, [100, 101, 103, 107, 115, 131, 163, 227]);
     assert_eq!(tried.len(), TRIES as usize);
     assert_eq!(plan, Off);
+}
+
+#[test]
+fn what_is_too_early_is_no_try() {
+    let mut plan = Leaving(Leave { tries: 3, at: 100 });
+    for time in 0..20 {
+        let iteration = 100 + time * EARLY;
+        assert_eq!(
+            plan.next(begins(iteration - 1, Where::In)).1,
+            Action::Nothing
+        );
+        let (next, action) = plan.next(begins(iteration, Where::In));
+        assert_eq!(action, Action::Leave);
+        plan = next.next(Early { iteration }).0;
+    }
+    let at = 100 + 20 * EARLY;
+    assert_eq!(plan, Leaving(Leave { tries: 3, at }));
 }
 
 #[test]
