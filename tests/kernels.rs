@@ -194,6 +194,23 @@ fn a_wait_that_does_not_end_keeps_cupti_where_it_is() {
     assert_steps(&ran, 1, 3);
 }
 
+/// A library that is linked to the driver comes while kernels are taken, and another thread is in the driver through it
+/// when CUPTI is to go, and an iteration later.
+#[test]
+fn a_call_that_came_past_the_gate_is_not_in_the_driver_when_cupti_goes() {
+    for reach in [Reach::LookedUp, Reach::Linked] {
+        let ran = Program::new(reach)
+            .windows("5-")
+            .kernels("6")
+            .env("STANDIN_LOAD_US", "300000")
+            .env("PROGRAM_STEP_US", "5000")
+            .run("late", 0, 40);
+        ran.assert_well();
+        assert_eq!(ran.record().kernel_windows(), [(5, 10)]);
+        assert_eq!(ran.finalized(), [], "{}", ran.cupti_log);
+    }
+}
+
 #[test]
 fn calls_that_nobody_sees_keep_cupti_where_it_is() {
     let ran = Program::new(Reach::LookedUp)

@@ -8,6 +8,8 @@
  *       captures  another thread captures a stream from before step 10 until some steps later
  *       streams   another thread makes one stream after the other, and destroys it 20 ms later; the one
  *                 that it has at step 5 goes when CUPTI does
+ *       late      at step 8 another thread opens a library that is linked to the driver and loads a module through it, which takes
+ *                 as long as STANDIN_LOAD_US says
  *       past      a library that was opened with RTLD_DEEPBIND launches as many kernels, by look-ups
  *                 that nobody sees
  * PROGRAM_END: exit, _exit or kill, in the middle; PROGRAM_FORKS: a child makes the same, and before;
@@ -119,6 +121,18 @@ static void *waits(void *unused)
     return unused;
 }
 
+static void *loads_late(void *unused)
+{
+    gpu_use();
+    open_beside("late.so", RTLD_NOW);
+    void *load = NULL;
+    if (sscanf(getenv("LATE_LOAD"), "%p", &load) != 1)
+        exit(4);
+    atomic_fetch_add(&made, 1);
+    ((void (*)(const void *))load)(gpu_ptx);
+    return unused;
+}
+
 static atomic_bool has_lasting;
 
 static void *short_streams(void *unused)
@@ -218,6 +232,13 @@ static void run(const char *mode, int threads, int steps)
                 for_steps = 1 << 20;
             standin_set_callback(in_driver);
             others[count++] = start(waits, 0);
+            usleep(20000);
+        }
+        if (i == 8 && strcmp(mode, "late") == 0) {
+            int before = atomic_load(&made);
+            others[count++] = start(loads_late, 0);
+            while (atomic_load(&made) == before)
+                usleep(200);
             usleep(20000);
         }
         if (i == 10 && strcmp(mode, "captures") == 0) {

@@ -56,6 +56,7 @@ fn built() -> &'static Path {
             let by_lookup = ["-DREACH_GPA=2", "-DGPU_LIBRARY=\"libcuda.so.1\""];
             compile("looked-up", "program.c", &by_lookup);
             compile("past.so", "past.c", &["-shared", "-fPIC"]);
+            compile("late.so", "late.c", &["-shared", "-fPIC"]);
             let folder = format!("-L{}", standin().join("cupti").display());
             let linked = ["-shared", "-fPIC", &folder, "-l:libcupti.so.13"];
             compile("profiler-linked.so", "profiler.c", &linked);
