@@ -202,7 +202,7 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
     let is_gated = gate::is_wanted();
     if is_gated && tllmprof_session::activity::is_active() {
         // What was loaded until now: before its functions are called.
-        gate::lead_links();
+        gate::lead_new_links();
     }
     let Some(role) = role_of(name) else {
         let passes =

@@ -168,6 +168,9 @@ fn attach() -> Result<(), Refusal> {
     mind_exit();
     buffers::prepare();
     gate::prepare();
+    if !is_in() {
+        gate::forget_new();
+    }
     let _held = gate::hold();
     // Without a context that is not known.
     if let Some(free) = driver.free_memory().filter(|free| *free < LEAST_MEMORY) {

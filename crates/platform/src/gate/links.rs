@@ -19,6 +19,9 @@ lifecycle::global! {
     /// What had come and gone when the modules were last looked at; 0 for never.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
+    /// The same, for [`lead_new_links`].
+    #[fork(keep = "the child's modules are its parent's")]
+    static LOOKED: AtomicU64 = AtomicU64::new(0);
     /// When slots were led last, in nanoseconds of `CLOCK_MONOTONIC`; 0: none were since [`forget_new`].
     #[fork(keep = "the child's modules are its parent's")]
     static NEW: AtomicU64 = AtomicU64::new(0);
@@ -80,6 +83,14 @@ pub fn lead_links() -> Links {
         NEW.store(now(), Ordering::Relaxed);
     }
     links
+}
+
+/// As [`lead_links`], where modules have come since; what could not be led then is not tried again.
+pub fn lead_new_links() {
+    let changes = elf::changes();
+    if LOOKED.swap(changes, Ordering::Relaxed) != changes {
+        lead_links();
+    }
 }
 
 /// The calls that are under way past the gate, of what was linked until now, end before anybody asks [`have_settled`].

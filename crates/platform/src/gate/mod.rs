@@ -31,7 +31,7 @@ use tllmprof_sync::Lock;
 use tllmprof_sync::wait;
 
 pub use close::{close, hold, open, passes};
-pub use links::{Links, have_settled, lead_links};
+pub use links::{Links, forget_new, have_settled, lead_links, lead_new_links};
 pub use stubs::STUB_SIZE;
 use stubs::stub;
 
@@ -310,7 +310,6 @@ fn wait_until_open(since: Instant) -> bool {
 /// Gets ready to be closed: both take a while the first time.
 pub fn prepare() {
     lead_links();
-    links::forget_new();
     if is_wanted() {
         barrier::process_wide();
     }
