@@ -16,7 +16,7 @@ use tllmprof_sync::{Guard, Lock};
 use crate::driver::{self, Shape};
 use crate::paths;
 
-/// Nodes that are kept of all graphs together, at most 64 bytes each, and graphs.
+/// Nodes that are kept of all graphs together, 32 bytes each and up to 94 while they are captured, and graphs.
 pub const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// How long a call of the program's waits for what is known of graphs: it is locked for moments, and longer only where
