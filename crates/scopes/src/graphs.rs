@@ -3,6 +3,7 @@
 use core::hash::Hasher;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
+use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::DefaultHasher;
@@ -452,13 +453,10 @@ impl Graphs {
             _ if graph.is_full => return Of::Not(GraphState::TooMany),
             (None, _) => return Of::Not(GraphState::NotCaptured),
             (Some(shape), _) if shape.is_nested => return Of::Not(GraphState::Nested),
-            (Some(shape), Nodes::InOrder(captured)) if captured.total == shape.nodes.len() => {
-                return Of::Captured(captured.clone());
-            }
             (Some(shape), Nodes::InOrder(captured)) => {
-                (shape.nodes.len() > captured.total).then(|| captured.nodes.clone())
+                (shape.nodes.len() >= captured.total).then_some(Cow::Borrowed(&captured.nodes))
             }
-            (Some(shape), Nodes::Seen(seen)) => shape.in_order(seen),
+            (Some(shape), Nodes::Seen(seen)) => shape.in_order(seen).map(Cow::Owned),
         };
         let kernels = |nodes: &[Node]| nodes.iter().filter(|node| node.launch().is_some()).count();
         // Nodes were removed, or there is no such kernel.
@@ -468,6 +466,12 @@ impl Graphs {
         else {
             return Of::Not(GraphState::Changed);
         };
+        if let Nodes::InOrder(captured) = &graph.nodes
+            && captured.total == shape.nodes.len()
+        {
+            return Of::Captured(captured.clone());
+        }
+        let nodes = nodes.into_owned();
         let of = self.number(nodes, shape.nodes.len());
         if let (Of::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
             graph.nodes = Nodes::InOrder(captured.clone());

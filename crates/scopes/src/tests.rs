@@ -176,6 +176,19 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     assert_eq!(made_of(&[0xa0, 0xc0], 2, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 1, false), Err(GraphState::Changed));
     assert_eq!(made_of(&[0xa0, 0xb0], 2, true), Err(GraphState::Nested));
+    // It is looked at again each time that something is made of it.
+    graphs::made(0x10, 0xa0, kernel(1, 1));
+    capture_ends(Some(0x10));
+    let state = |kernels: usize| {
+        let shape = Shape {
+            kernels,
+            ..shape(&[0xa0])
+        };
+        let of = graphs::with_all(|graphs| graphs.of(0x10, Some(&shape))).unwrap();
+        matches!(of, Of::Captured(_))
+    };
+    assert_eq!([state(1), state(1), state(0)], [true, true, false]);
+    crate::graph_is_destroyed(0x10);
 }
 
 #[test]

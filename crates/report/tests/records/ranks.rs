@@ -32,17 +32,19 @@ const fn plant(rank: u64, steps: (u64, u64), cause: Cause, by: u64) -> Plant {
     }
 }
 
+const NAMED: [(Cause, &str); 7] = [
+    (Cause::Gc, "GC"),
+    (Cause::Gil, "waiting for the GIL"),
+    (Cause::Asleep, "asleep or blocked"),
+    (Cause::Delayed, "waiting for a processor"),
+    (Cause::Tokens, "GPU work"),
+    (Cause::Kernels, "GPU work"),
+    (Cause::Launch, "late launch"),
+];
+
 #[test]
 fn a_late_rank_is_named_with_its_cause() {
-    for (cause, name) in [
-        (Cause::Gc, "GC"),
-        (Cause::Gil, "waiting for the GIL"),
-        (Cause::Asleep, "asleep or blocked"),
-        (Cause::Delayed, "waiting for a processor"),
-        (Cause::Tokens, "GPU work"),
-        (Cause::Kernels, "GPU work"),
-        (Cause::Launch, "late launch"),
-    ] {
+    for (cause, name) in NAMED {
         let job = Job {
             plants: vec![plant(5, (10, 29), cause, 3 * MS)],
             ..Job::default()
@@ -97,13 +99,7 @@ fn a_late_rank_is_named_with_its_cause() {
 
 #[test]
 fn of_two_ranks_the_late_one_has_its_cause() {
-    for (cause, name) in [
-        (Cause::Gc, "GC"),
-        (Cause::Asleep, "asleep or blocked"),
-        (Cause::Tokens, "GPU work"),
-        (Cause::Kernels, "GPU work"),
-        (Cause::Launch, "late launch"),
-    ] {
+    for (cause, name) in NAMED {
         let job = Job {
             hosts: 1,
             per_host: 2,
