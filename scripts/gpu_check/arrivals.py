@@ -20,8 +20,6 @@ FIRST, LAST, STEPS = 12, 31, 40
 RANKS = (2, 4)
 # By what is planted in rank 1: what it may be called.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",)}
-
-
 # Of an engine: the steps that are taken, and what a collective's kernel is called.
 ENGINE_FIRST, MANY = 300, 60
 COLLECTIVE = ("%nccl%", "%cross_device_reduce%", "%multimem%")
@@ -152,8 +150,8 @@ def check_engine(bench, report, own, run):
     if bench.gpus < ranks:
         return report.check(what, f"{bench.gpus} GPU", None)
     folder = own.records(run)
-    given = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{ENGINE_FIRST}-{ENGINE_FIRST + MANY - 1}", "TLLMPROF_STEP": "auto"}
-    made = own.made(run, "kernels", dict(given, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", TLLMPROF_KERNELS=MANY))
+    window = (ENGINE_FIRST, ENGINE_FIRST + MANY - 1)
+    made = own.made(run, "kernels", own.settings(window, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", TLLMPROF_KERNELS=MANY))
     read = child.run([bench.command, "report", "--json", *glob.glob(f"{folder}/*.tllmprof")], child.variables())
     if made.ended.status != 0 or read.status != 0:
         report.raw(what, made.ended)
@@ -174,9 +172,7 @@ def check_engine(bench, report, own, run):
                  f"last {[one['last'] for one in found['ranks']]}"
                  + (f" ({'; '.join(wrong[:4])})" if wrong else ""), not wrong)
     base = nsys.report_base(bench.folder, what)
-    ended = own.made(run, "nsys", given, (bench.nsys, "profile", "--trace-fork-before-exec=true",
-                                          *nsys.profile_arguments(base, "stop", "node"))).ended
-    nsys.read(bench.nsys, base, ended)
+    nsys.read(bench.nsys, base, own.under_nsys(run, base, own.settings(window), "node").ended)
     share, median, many, devices = max((by_nsys(one) for one in glob.glob(f"{glob.escape(base)}*.sqlite")), key=lambda one: one[2])
     return report.check(f"{what}: nsys", f"{share:.1%} is waiting, of {many} collectives on {devices} GPUs, {median / 1000:.1f} us each",
                         devices == ranks and many > 0 and abs(share - ours) <= APART)

@@ -87,9 +87,9 @@ def median(steps):
 
 
 def by_nsys(bench, name, run):
-    """The median step by nsys; `run(words)` runs the program under the words that are given."""
+    """The median step by nsys; `run(base)` runs the program under it, whose report is to be `base`."""
     base = nsys.report_base(bench.folder, name)
-    ended = run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node")])
+    ended = run(base)
     traces = nsys.read(bench.nsys, base, ended)
     steps = [of_nsys(database) for database in sorted(glob.glob(f"{glob.escape(base)}*.sqlite"))]
     if not any(steps):
@@ -121,25 +121,25 @@ def check(bench, report, loop):
         if ended.status != 0:
             report.raw(loop.program, ended)
         ours.append(median(of_record(bench.command, trace)))
-        theirs.append(by_nsys(bench, f"busy {loop.program}", lambda wrap: child.run([*wrap, *words], bench.shimmed(window, loop.rule))))
+        theirs.append(by_nsys(bench, f"busy {loop.program}", lambda base: child.run(
+            [bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words], bench.shimmed(window, loop.rule))))
     return compare(report, loop.program, ours, theirs)
 
 
 def check_engine(bench, report, own, run):
     """The same of an engine (engines.py)."""
     what, ours, theirs = f"{own.name}, {run.label}", [], []
-    given = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{ENGINE_FIRST}-{ENGINE_FIRST + MANY - 1}", "TLLMPROF_STEP": "auto"}
+    window = (ENGINE_FIRST, ENGINE_FIRST + MANY - 1)
     for turn in range(ENGINE_ROUNDS):
         folder = own.records(run)
-        made = own.made(run, f"kernels{turn}", dict(given, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", TLLMPROF_KERNELS=MANY))
+        made = own.made(run, f"kernels{turn}", own.settings(window, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", TLLMPROF_KERNELS=MANY))
         if made.ended.status != 0:
             report.raw(what, made.ended)
         steps = [of_record(bench.command, path) for path in glob.glob(f"{folder}/*.tllmprof")]
         if not any(steps):
             raise RuntimeError(f"no kernels in a record; the library said: {made.ended.said_by_shim()}")
         ours.append(median(max(steps, key=len)))
-        theirs.append(by_nsys(bench, what, lambda wrap: own.made(
-            run, "nsys", given, (*wrap[:2], "--trace-fork-before-exec=true", *wrap[2:])).ended))
+        theirs.append(by_nsys(bench, what, lambda base: own.under_nsys(run, base, own.settings(window), "node").ended))
     return compare(report, what, ours, theirs)
 
 

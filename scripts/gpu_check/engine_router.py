@@ -68,8 +68,7 @@ def check(bench, report, own, run):
 
     def made(at, kind):
         folder = own.records(run, f"-{kind}")
-        settings = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{FIRST}-{LAST}", "TLLMPROF_STEP": "auto",
-                    "TLLMPROF_TRACE": f"{folder}/%p.tllmprof", **KINDS[kind]}
+        settings = own.settings((FIRST, LAST), TLLMPROF_TRACE=f"{folder}/%p.tllmprof", **KINDS[kind])
         # An engine may take the ports behind its own, too.
         one = own.made(run, kind, settings, PORT=PORT + 1000 * (at + 1))
         return one, *largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))

@@ -266,6 +266,22 @@ class Bench:
         ended = child.run([*wrap, *self.words(run)], self.variables(**more), SECONDS, self.own)
         return Made(ended, said_in(ended.out), rows_of(truth), read(truth + "-log") if run.is_server else ended.err)
 
+    def settings(self, *windows, **more):
+        """Variables of the library for windows (first, last)."""
+        given = ",".join(f"{first}-{last}" for first, last in windows)
+        return {"LD_PRELOAD": self.bench.shim, "TLLM_PROFILE_START_STOP": given, "TLLMPROF_STEP": "auto", **more}
+
+    def recorded(self, run, label, *windows, **more):
+        """(what it gave, the process of its records with the most iterations, that one's file)"""
+        folder = self.records(run)
+        made = self.made(run, label, self.settings(*windows, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", **more))
+        return (made, *largest(self.bench.command, glob.glob(f"{folder}/*.tllmprof")))
+
+    def under_nsys(self, run, base, settings, graph_trace):
+        """Runs it under nsys, whose report is to be `base`."""
+        return self.made(run, "nsys", settings, (self.bench.nsys, "profile", "--trace-fork-before-exec=true",
+                                                 *nsys.profile_arguments(base, "stop", graph_trace)))
+
 
 def largest(command, paths):
     """The process of the record with the most iterations, and its file."""
@@ -339,9 +355,7 @@ def check_run(bench, report, own, run):
     what = f"{own.name}, {run.label}"
     plain = own.made(run, "plain")
     folder = own.records(run)
-    settings = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": ",".join(f"{a}-{b}" for a, b in WINDOWS), "TLLMPROF_STEP": "auto",
-                "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"}
-    armed = own.made(run, "armed", settings)
+    armed = own.made(run, "armed", own.settings(*WINDOWS, TLLMPROF_TRACE=f"{folder}/%p.tllmprof"))
     for label, made in (("plain", plain), ("with the library", armed)):
         if made.ended.status != 0 or not made.outputs:
             report.raw(f"{what}, {label}", made.ended)
@@ -397,10 +411,8 @@ def unlike_split(process, first, wanted):
 
 
 def check_split(bench, report, own, run):
-    what, folder = f"{own.name}, {run.label}", own.records(run)
-    made = own.made(run, "split", {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{SPLIT[0]}-{SPLIT[1]}", "TLLMPROF_STEP": "auto",
-                                   "TLLMPROF_WHERE": CONDITION, "TLLMPROF_WHERE_SPLIT": 1, "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"})
-    process, _ = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    what = f"{own.name}, {run.label}"
+    made, process, _ = own.recorded(run, "split", SPLIT, TLLMPROF_WHERE=CONDITION, TLLMPROF_WHERE_SPLIT=1)
     if process is None or made.ended.status != 0:
         report.raw(what, made.ended)
         return report.check(what, made.ended.why(), False)
@@ -428,11 +440,9 @@ def check_cost(report, what, plain, armed, apart):
 def check_nsys(bench, report, own, run, what):
     base = nsys.report_base(bench.folder, what)
     first, last = FIRST
-    settings = {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": f"{first}-{last}", "TLLMPROF_STEP": "auto"}
-    if run.rule == "^auto$":
-        settings["TLLM_PROFILE_START_STOP"] = f"{first + 180}-{last + 180}"
-    made = own.made(run, "nsys", settings, (
-        bench.nsys, "profile", "--trace-fork-before-exec=true", *nsys.profile_arguments(base, "stop", bench.graph_trace)))
+    # What is learnt comes later.
+    later = 180 if run.rule == "^auto$" else 0
+    made = own.under_nsys(run, base, own.settings((first + later, last + later)), bench.graph_trace)
     try:
         traces = nsys.read(bench.nsys, base, made.ended)
     except nsys.Failed as failed:

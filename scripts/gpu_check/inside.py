@@ -3,7 +3,6 @@
 Two processes differ by more than this; two spans of one, side by side, do not.
 """
 import array
-import glob
 import math
 import os
 import statistics
@@ -27,19 +26,19 @@ TITLE = (f"## {NAME.capitalize()}", "", f"{TURNS} windows of {SPAN} steps (llama
 
 
 def loops(programs):
-    """(name, program, its words, its rule, steps of a span) of each loop."""
+    """(name, program, its words, its rule, steps of a span, its status) of each loop."""
     static, llama = programs["loop-static"], programs["llama.cpp"]
     steps = FIRST + 2 * SPAN * TURNS + SPAN
 
     def of_static(label, *words):
-        return label, static, ["--steps", str(steps), *words, "--times"], "cudaGraphLaunch", SPAN
+        return label, static, ["--steps", str(steps), *words, "--times"], "cudaGraphLaunch", SPAN, ENDS
 
     rounds = (FIRST + 2 * ROUND * TURNS + ROUND) // ROUND
     return [of_static("graph of 20 kernels, 1 more, 1 wait", "--decode"),
             of_static("150 kernels, 1 wait", "--waits", "1", "--launches", "150"),
             of_static("200 kernels, 14 waits", "--waits", "14", "--launches", "200"),
             of_static("30 kernels, 14 waits", "--waits", "14", "--launches", "30"),
-            ("llama.cpp", llama, [str(rounds)], "sym:^llama_decode$", ROUND)]
+            ("llama.cpp", llama, [str(rounds)], "sym:^llama_decode$", ROUND, 0)]
 
 
 def windows(turns=TURNS, span=SPAN):
@@ -73,12 +72,12 @@ def judge(inside, outside):
             f"({least:.4f}–{most:.4f})"), ok
 
 
-def measured(bench, report, label, program, words, rule, span):
+def measured(bench, report, label, program, words, rule, span, status):
     path = os.path.join(bench.folder, f"inside-{label}".replace(" ", "-").replace(",", ""))
     given = ",".join(f"{first}-{last}" for first, last in windows(span=span))
     ended = child.run([*program.command, *words, path + ".times"],
                       bench.shimmed(given, rule, TLLMPROF_TRACE=path + ".tllmprof"), SECONDS)
-    if ended.status != (ENDS if rule == "cudaGraphLaunch" else 0):
+    if ended.status != status:
         return report.check(label, ended.why(), False)
     began = array.array("q")
     with open(path + ".times", "rb") as file:
@@ -88,13 +87,10 @@ def measured(bench, report, label, program, words, rule, span):
 
 def check_engine(bench, report, own, run):
     """The same of an engine (engines.py), by its own rows of its steps, of those with its commonest batch."""
-    from .engines import counted, largest, unlike_facts, wrong_windows
+    from .engines import counted, unlike_facts, wrong_windows
 
-    what, folder, turns = f"{own.name}, {run.label}", own.records(run), ENGINE_TURNS
-    made = own.made(run, "inside", {
-        "LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": ",".join(f"{first}-{last}" for first, last in windows(turns)),
-        "TLLMPROF_STEP": "auto", "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"})
-    process, _ = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    what, turns = f"{own.name}, {run.label}", ENGINE_TURNS
+    made, process, _ = own.recorded(run, "inside", *windows(turns))
     if process is None or made.ended.status != 0:
         report.raw(what, made.ended)
         return report.check(what, made.ended.why(), False)

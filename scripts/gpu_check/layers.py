@@ -1,5 +1,4 @@
 """Layers in CUDA graphs: programs whose layers have kernels of their own, so many of each, and what the report says of them."""
-import glob
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ STEPS, WINDOW, TAKEN = 100, "20-79", 20
 MODES = ("chain", "streams", "clone", "update", "copies", "child")
 ENDS = 3  # layers.cu's own status
 COLD = 2  # starts with nothing cached
-ENGINE_WINDOW = "300-359"
+ENGINE_WINDOW = (300, 359)
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
@@ -109,12 +108,8 @@ def check_compiling(bench, report):
 
 def check_engine(bench, report, own, run):
     """Of an engine (engines.py): the part of its kernels' time that has a scope."""
-    from .engines import largest
-
-    what, folder = f"{own.name}, {run.label}", own.records(run)
-    made = own.made(run, "layers", {"LD_PRELOAD": bench.shim, "TLLM_PROFILE_START_STOP": ENGINE_WINDOW, "TLLMPROF_STEP": "auto",
-                                    "TLLMPROF_LAYERS": 1, "TLLMPROF_KERNELS": TAKEN, "TLLMPROF_TRACE": f"{folder}/%p.tllmprof"})
-    process, path = largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
+    what = f"{own.name}, {run.label}"
+    made, process, path = own.recorded(run, "layers", ENGINE_WINDOW, TLLMPROF_LAYERS=1, TLLMPROF_KERNELS=TAKEN)
     if process is None or made.ended.status != 0 or not process["kernel_window"]:
         report.raw(what, made.ended)
         return report.check(what, f"no kernels; {made.ended.why()}", False)

@@ -2,7 +2,8 @@
 
 KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait
 for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture.
-WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled. LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
+WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled.
+LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os
 import sys
