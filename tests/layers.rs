@@ -10,7 +10,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use common::python::pythons;
+use common::python::{Python, pythons};
+use common::torch::python_with_torch;
 use common::{Output, Scratch, built_command, nvtx, repo, run, shim, standin};
 use tllmprof_record::{Entry, Reader, What};
 use tllmprof_report::{Layers, Process, Report};
@@ -160,19 +161,63 @@ fn all_nodes_of_a_graph_have_scopes() {
     ran.assert_all_known();
 }
 
+/// A program in Python, with a torch that is made up.
+fn ran_in(python: &Python, program: &str, more: &[(&str, &str)]) -> Ran {
+    let mut command = built_command(&python.path);
+    command
+        .arg(repo().join("tests/layers/python").join(program))
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    ran_by(command, &format!("{program} in {python}"), more)
+}
+
 /// In Python: torch modules by their qualified names, and marked functions.
 #[test]
 fn modules_and_functions_of_python_are_scopes() {
     for python in pythons() {
-        let mut command = built_command(&python.path);
-        command
-            .arg(repo().join("tests/layers/modules/main.py"))
-            .env("PYTHONDONTWRITEBYTECODE", "1");
         let marked = [("TLLMPROF_PY_RANGES", "__main__:attend,__main__:sample")];
-        let ran = ran_by(command, &python.to_string(), &marked);
+        let ran = ran_in(&python, "modules.py", &marked);
         ran.assert_all_known();
         assert_eq!(ran.known()["Model/first/attend"], 10, "{python}");
     }
+}
+
+/// What a compiler has made one function of: each call in it by the modules of its operations.
+#[test]
+fn compiled_code_has_the_modules_of_its_operations() {
+    for python in pythons() {
+        let ran = ran_in(&python, "compiled.py", &[]);
+        ran.assert_all_known();
+        // As often in graphs as by itself.
+        let known = ran.known();
+        assert_eq!(known["Model/model.layers.(0 + 1.norm)"], 20, "{python}");
+        assert_eq!(known["Model/model.layers.1.mlp"], 20, "{python}");
+    }
+}
+
+/// The same of torch's own compiler, where torch can be had: of a whole model, of its `forward`, and of each layer by itself.
+#[test]
+fn what_inductor_has_compiled_has_the_modules_of_its_operations() {
+    let Some(python) = python_with_torch() else {
+        return;
+    };
+    let scratch = Scratch::new("inductor");
+    let mut command = built_command(&python);
+    command
+        .arg(repo().join("tests/layers/python/inductor.py"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("OMP_NUM_THREADS", "1")
+        .env("TORCHINDUCTOR_CACHE_DIR", scratch.path("cache"))
+        .env("TORCHINDUCTOR_COMPILE_THREADS", "1");
+    let ran = ran_by(command, "inductor", &[]);
+    ran.assert_all_known();
+    // Of three models, in a graph and by itself.
+    let layers = ["Model/layers.0", "Model/layers.1", "Model/layers.2"];
+    for layer in layers {
+        for part in ["", ".attn", ".mlp"] {
+            assert_eq!(ran.known()[format!("{layer}{part}").as_str()], 60);
+        }
+    }
+    assert_eq!(ran.known().len(), 9);
 }
 
 /// What may not be known is not guessed, and what is known is right.

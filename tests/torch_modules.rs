@@ -37,30 +37,28 @@ fn modules_have_ranges_by_their_qualified_names() {
         .filter_map(|line| line.strip_prefix("module "))
         .collect();
     let is_call = |name: &str| name.starts_with("cu");
-    let compiled = wanted
-        .iter()
-        .filter(|name| **name == "OptimizedModule")
-        .count();
+    let compiled = out.lines().filter(|line| *line == "compiled Model").count();
     let pushed: Vec<&str> = ran
         .events
         .iter()
         .filter(|event| event.kind == "push" && !is_call(&event.name))
         .map(|event| event.name.as_str())
         .collect();
-    let eager = wanted.len() - compiled;
-    assert!(eager > 100, "{out}");
+    let eager = wanted.len();
+    assert!(eager > 100 && compiled == 2, "{out}");
     assert_eq!(
         pushed.get(..eager),
-        Some(&wanted[..eager]),
+        Some(&wanted[..]),
         "{}",
         ran.output.err()
     );
-    // Some versions of torch go through the compiled module's own call, too.
-    let rest: Vec<_> = pushed[eager..]
-        .iter()
-        .filter(|name| **name != "Model")
-        .collect();
-    assert_eq!(rest, ["OptimizedModule"; 2].iter().collect::<Vec<_>>());
+    // In some versions of torch the call of the compiled model leads to the model's own.
+    let rest = &pushed[eager..];
+    let is_once_or_twice = [compiled, 2 * compiled].contains(&rest.len());
+    assert!(
+        is_once_or_twice && rest.iter().all(|name| *name == "Model"),
+        "{rest:?}"
+    );
     let pops = ran
         .events
         .iter()
@@ -97,9 +95,7 @@ fn marks_add_no_graph_break() {
         plain.output.out()
     );
     assert!(plain.events.is_empty());
-    for name in ["OptimizedModule", "Model"] {
-        assert!(marked.count("push", name) > 0, "{name}");
-    }
+    assert!(marked.count("push", "Model") > 0);
 }
 
 /// What a module's class has made its own is not called to name it.

@@ -56,9 +56,9 @@ def check(bench, report, mode, program):
 
 
 def in_modules(process):
-    """({module: its kernels in a step}, the part of the kernels' time that has a module)."""
+    """({module: its kernels in a step}, the part of the kernels' time that has a module). The model itself, around them all, is none."""
     steps = process["kernel_window"]["iterations"]
-    rows = [row for row in process["layers"] if row["name"]]
+    rows = [row for row in process["layers"] if "/" in row["name"]]
     all_ns = sum(row["gpu_ns"] for row in process["layers"] + process["layers_unknown"])
     return {row["name"]: row["kernels"] / steps for row in rows}, sum(row["gpu_ns"] for row in rows) / max(1, all_ns)
 

@@ -33,8 +33,8 @@ class Layers(unittest.TestCase):
 
     def test_the_part_of_the_time_that_has_a_module(self):
         row = lambda name, kernels, ns: dict(name=name, kernels=kernels, gpu_ns=ns)  # noqa: E731
-        process = dict(kernel_window=dict(iterations=4), layers=[row("model.a", 8, 90), row("", 4, 5)], layers_unknown=[dict(gpu_ns=5)])
-        self.assertEqual(layers.in_modules(process), ({"model.a": 2}, 0.9))
+        process = dict(kernel_window=dict(iterations=4), layers=[row("Model/a", 8, 90), row("Model", 4, 5)], layers_unknown=[dict(gpu_ns=5)])
+        self.assertEqual(layers.in_modules(process), ({"Model/a": 2}, 0.9))
 
     def test_modules_with_other_kernels_in_a_graph(self):
         self.assertIsNone(layers.unlike({"a": 2, "b": 1}, {"b": 1, "a": 2}))

@@ -115,5 +115,5 @@ model(x)
 # What is compiled has none, but for what is around it.
 compiled = torch.compile(model, backend="eager")
 for _ in range(2):
-    print("module OptimizedModule")
+    print("compiled Model")
     compiled(x)

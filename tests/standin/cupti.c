@@ -23,6 +23,7 @@ enum {
     INVALID_PARAMETER = 1,
     MAX_LIMIT_REACHED = 12,
     NOT_INITIALIZED = 15,
+    NOT_SUPPORTED = 27,
     MULTIPLE_SUBSCRIBERS = 39,
     COPY = 1,
     SET = 2,
@@ -366,3 +367,20 @@ CUptiResult cuptiFinalize(void)
     say("finalize in=%ld destroyed=%ld\n", in, end_removal());
     return SUCCESS;
 }
+
+/* What PyTorch is linked with besides, so that it loads with this library. */
+#define NOT_SUPPORTED_HERE(name) \
+    CUptiResult name(void);      \
+    CUptiResult name(void) { return NOT_SUPPORTED; }
+
+NOT_SUPPORTED_HERE(cuptiActivityEnableCudaEventDeviceTimestamps)
+NOT_SUPPORTED_HERE(cuptiActivityEnableDriverApi)
+NOT_SUPPORTED_HERE(cuptiActivityEnableRuntimeApi)
+NOT_SUPPORTED_HERE(cuptiActivityPopExternalCorrelationId)
+NOT_SUPPORTED_HERE(cuptiActivityPushExternalCorrelationId)
+NOT_SUPPORTED_HERE(cuptiActivityRegisterTimestampCallback)
+NOT_SUPPORTED_HERE(cuptiActivitySetAttribute)
+NOT_SUPPORTED_HERE(cuptiEnableCallback)
+NOT_SUPPORTED_HERE(cuptiEnableDomain)
+NOT_SUPPORTED_HERE(cuptiGetCallbackName)
+NOT_SUPPORTED_HERE(cuptiGetResultString)

@@ -135,6 +135,12 @@ impl Name {
         }
     }
 
+    /// What the record keeps it by, if it does.
+    pub fn text(&self) -> Option<&'static [u8]> {
+        let (Kept::Function(label) | Kept::Range(label)) = self.kept?;
+        Some(label.text())
+    }
+
     /// Begins a range that ends on this thread, before what was pushed earlier ends.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {

@@ -16,7 +16,7 @@ use super::extension::extension;
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::threads::{self, Thread};
-use super::torch::modules;
+use super::torch::{compiled, modules};
 use super::wants::wants;
 use super::{entry, functions, gil, interpreter, names};
 use tllmprof_platform::elf;
@@ -260,6 +260,9 @@ fn met<'py>(
     }
     if modules::wants(event) {
         thread.busily(|| py.quietly(modules::look));
+    }
+    if compiled::wants(event) {
+        thread.busily(|| py.quietly(|py| compiled::look(py, event, args)));
     }
     if let Some(extension) = extension().filter(|it| it.wants(event)) {
         thread.busily(|| py.quietly(|py| extension.look(py)));

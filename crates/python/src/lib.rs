@@ -54,7 +54,7 @@ use extension::extension;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 use tllmprof_session::{self as session, Place};
-use torch::{modules, profiler};
+use torch::{compiled, modules, profiler};
 use wants::Wants;
 
 pub use entry::run;
@@ -143,6 +143,7 @@ pub fn start() {
         profiler::start(settings);
     }
     modules::begins();
+    compiled::begins();
     if let Some(extension) = extension() {
         extension.start(settings);
     }

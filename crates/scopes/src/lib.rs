@@ -27,7 +27,7 @@ pub use graphs::{
     instantiated, name_hash, resolve, updated,
 };
 pub use judge::{Replayed, judge, node};
-pub use stack::{OWN, launches, pop, push};
+pub use stack::{OWN, Within, here, launches, pop, push, push_within};
 
 lifecycle::global! {
     /// Scopes are followed.

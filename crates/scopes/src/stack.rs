@@ -30,6 +30,25 @@ pub struct Open {
 struct Entry {
     domain: Cell<usize>,
     path: Cell<u32>,
+    /// Says what is open within the path, from moment to moment.
+    within: Cell<Option<&'static dyn Within>>,
+}
+
+/// Code that several scopes have launches in without opening them, as a compiled model's.
+pub trait Within: Sync {
+    /// The innermost part of the scope that the calling thread is in now; `None`: there is none. May be called while the thread
+    /// is in a call of CUDA: it takes no lock and allocates nothing.
+    fn now(&self) -> Option<&'static [u8]>;
+}
+
+impl Entry {
+    fn scope(&self) -> u32 {
+        let path = self.path.get();
+        match self.within.get().and_then(Within::now) {
+            Some(name) => paths::within(path, name),
+            None => path,
+        }
+    }
 }
 
 /// A call that is under way on a thread.
@@ -96,17 +115,18 @@ impl Open {
     pub fn scope(&self) -> u32 {
         match self.depth.get().checked_sub(1) {
             _ if self.beyond.get() > 0 => paths::UNKNOWN,
-            Some(last) => self.entries[last].path.get(),
+            Some(last) => self.entries[last].scope(),
             None => paths::NONE,
         }
     }
 
-    fn push(&self, domain: usize, name: &[u8]) {
+    fn push(&self, domain: usize, name: &[u8], within: Option<&'static dyn Within>) {
         let depth = self.depth.get();
         match self.entries.get(depth) {
             Some(entry) if self.beyond.get() == 0 => {
                 entry.path.set(paths::within(self.scope(), name));
                 entry.domain.set(domain);
+                entry.within.set(within);
                 self.depth.set(depth + 1);
             }
             _ => self.beyond.set(self.beyond.get() + 1),
@@ -127,13 +147,16 @@ impl Open {
             None => paths::NONE,
         };
         for (to, from) in open[at..].iter().zip(&open[at + 1..]) {
-            let path = from.path.get();
-            around = match paths::name(path) {
-                Some(name) => paths::within(around, name),
-                None => paths::UNKNOWN,
-            };
+            // What says itself what is open has no part of its own.
+            if from.within.get().is_none() {
+                around = match paths::name(from.path.get()) {
+                    Some(name) => paths::within(around, name),
+                    None => paths::UNKNOWN,
+                };
+            }
             to.path.set(around);
             to.domain.set(from.domain.get());
+            to.within.set(from.within.get());
         }
         self.depth.set(open.len() - 1);
     }
@@ -141,12 +164,23 @@ impl Open {
 
 /// The calling thread opens something; `domain`: on whose stack.
 pub fn push(domain: usize, name: &[u8]) {
-    with(|open| open.push(domain, name));
+    with(|open| open.push(domain, name, None));
+}
+
+/// The calling thread begins to run code that is `within` what is open, and that says itself what more is.
+pub fn push_within(within: &'static dyn Within) {
+    with(|open| open.push(OWN, b"", Some(within)));
 }
 
 /// The calling thread closes what it has opened last in this domain.
 pub fn pop(domain: usize) {
     with(|open| open.pop(domain));
+}
+
+/// The scope that the calling thread is in, and its innermost part.
+pub fn here() -> (u32, Option<&'static [u8]>) {
+    let scope = with(Open::scope).unwrap_or(paths::UNKNOWN);
+    (scope, paths::name(scope))
 }
 
 /// The calling thread launches something outside a capture: the record has its scope, if it keeps calls.

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tllmprof_record::GraphState;
 
 use crate::driver::Shape;
 use crate::graphs::{self, Captured, Graphs, Launch, Made, Node, Of};
 use crate::judge::{Kernel, difference};
-use crate::{OWN, capture_ends, node, paths, pop, push, stack};
+use crate::{OWN, Within, capture_ends, node, paths, pop, push, push_within, stack};
 
 /// What is known of graphs is one in a process.
 static GRAPHS: Mutex<()> = Mutex::new(());
@@ -54,6 +55,40 @@ fn what_is_opened_is_closed_by_its_own_domain() {
         path(&["model", "model.head"]),
         "it has nothing open"
     );
+    pop(OWN);
+    assert_eq!(scope(), path(&["model"]));
+    pop(OWN);
+    assert_eq!(scope(), paths::NONE);
+}
+
+/// Code of several scopes; a number says which one it is in.
+struct Code(AtomicUsize);
+
+impl Within for Code {
+    fn now(&self) -> Option<&'static [u8]> {
+        [None, Some(&b"layers.0"[..]), Some(b"layers.1")][self.0.load(Ordering::Relaxed)]
+    }
+}
+
+#[test]
+fn code_of_several_scopes_says_which_one_it_is_in() {
+    const OTHER: usize = 0x90;
+    static CODE: Code = Code(AtomicUsize::new(0));
+    let goes_on = |to| CODE.0.store(to, Ordering::Relaxed);
+    push(OTHER, b"step");
+    push(OWN, b"model");
+    push_within(&CODE);
+    assert_eq!(scope(), path(&["step", "model"]));
+    goes_on(1);
+    assert_eq!(scope(), path(&["step", "model", "layers.0"]));
+    push(OWN, b"op");
+    goes_on(2);
+    // What it calls was called there.
+    assert_eq!(scope(), path(&["step", "model", "layers.0", "op"]));
+    pop(OWN);
+    assert_eq!(scope(), path(&["step", "model", "layers.1"]));
+    pop(OTHER);
+    assert_eq!(scope(), path(&["model", "layers.1"]));
     pop(OWN);
     assert_eq!(scope(), path(&["model"]));
     pop(OWN);

@@ -188,7 +188,7 @@ fn parts(qualname: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Each function of that name in the code that it is written in.
-fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
+pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Object<'py>)) {
     let Some((part, rest)) = parts.split_first() else {
         if is_function(code) {
             act(code);

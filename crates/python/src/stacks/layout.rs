@@ -48,7 +48,17 @@ pub struct Frame {
     /// The caller's.
     pub previous: usize,
     pub code: usize,
+    pub instruction: Instruction,
     pub life: Life,
+}
+
+/// Where a frame has the instruction that it is in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Instruction {
+    /// An `int`, how many instructions of so many bytes are before it.
+    Number { at: usize, bytes: usize },
+    /// Its address.
+    Address { at: usize },
 }
 
 /// How a frame shows that it is one of the stack's.
@@ -117,6 +127,7 @@ const UNTIL_3_9: Layout = Layout {
     frame: Frame {
         previous: 24,
         code: 32,
+        instruction: Instruction::Number { at: 104, bytes: 1 },
         life: Life::Object { at: 116, runs: 1 },
     },
     code: Code {
@@ -130,6 +141,7 @@ const UNTIL_3_9: Layout = Layout {
 
 const IN_3_10: Layout = Layout {
     frame: Frame {
+        instruction: Instruction::Number { at: 96, bytes: 2 },
         life: Life::Object { at: 108, runs: 0 },
         ..UNTIL_3_9.frame
     },
@@ -148,6 +160,7 @@ const IN_3_11: Layout = Layout {
     frame: Frame {
         previous: 48,
         code: 32,
+        instruction: Instruction::Address { at: 56 },
         life: Life::Chunk { owner: 69 },
     },
     code: Code {
@@ -171,6 +184,7 @@ const IN_3_12: Layout = Layout {
     frame: Frame {
         previous: 8,
         code: 0,
+        instruction: Instruction::Address { at: 56 },
         life: Life::Chunk { owner: 70 },
     },
     code: Code {
@@ -192,6 +206,7 @@ struct Table {
     chunk: usize,
     previous: usize,
     code: usize,
+    instruction: usize,
     owner: usize,
     file: usize,
     name: usize,
@@ -208,6 +223,7 @@ const IN_3_13: Table = Table {
     chunk: 26,
     previous: 29,
     code: 30,
+    instruction: 31,
     owner: 33,
     file: 35,
     name: 37,
@@ -224,6 +240,7 @@ const IN_3_14: Table = Table {
     chunk: 29,
     previous: 32,
     code: 33,
+    instruction: 34,
     owner: 36,
     file: 40,
     name: 42,
@@ -240,6 +257,7 @@ const IN_3_15: Table = Table {
     chunk: 32,
     previous: 40,
     code: 41,
+    instruction: 42,
     owner: 44,
     file: 48,
     name: 50,
@@ -351,6 +369,9 @@ impl Table {
             frame: Frame {
                 previous: at(self.previous)?,
                 code: at(self.code)?,
+                instruction: Instruction::Address {
+                    at: at(self.instruction)?,
+                },
                 life: Life::Chunk {
                     owner: at(self.owner)?,
                 },

@@ -7,6 +7,7 @@
 
 mod layout;
 mod names;
+pub mod own;
 mod snapshot;
 mod trial;
 mod walk;
@@ -18,7 +19,6 @@ use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Published;
 
-use crate::api::Api;
 use crate::attached;
 use crate::object::Python;
 
@@ -32,6 +32,10 @@ pub struct Ready {
     /// Where the types of code objects and of texts lie.
     pub(crate) code_type: usize,
     pub(crate) text_type: usize,
+    /// How long a code object is before its instructions, from 3.11 on.
+    code_bytes: usize,
+    /// A thread may read its own stack where it lies.
+    has_own: bool,
 }
 
 /// Why no stacks are read.
@@ -52,6 +56,8 @@ pub(crate) mod tests {
     pub(crate) use super::snapshot::Snapshot;
 }
 
+const SIZE: &core::ffi::CStr = c"size = type((lambda: 0).__code__).__basicsize__";
+
 lifecycle::global! {
     stage: Sinks;
 
@@ -65,18 +71,29 @@ pub fn are_asked_for(settings: &Settings) -> bool {
     settings.stacks.is_some() && settings.trace.is_some()
 }
 
-/// The main interpreter has started.
+/// Tries stacks of the main interpreter, once.
 pub fn install(py: Python<'_>) {
-    let ready = prepare(py.api).and_then(|ready| trial::passes(py, ready));
+    if READY.get().is_some() {
+        return;
+    }
+    let ready = prepare(py).and_then(|ready| trial::passes(py, ready));
     READY.set(Some(Box::leak(Box::new(ready))));
 }
 
-fn prepare(api: &Api) -> Result<Ready, Trouble> {
+fn prepare(py: Python<'_>) -> Result<Ready, Trouble> {
+    let api = py.api;
     Ok(Ready {
+        code_bytes: code_bytes(py).ok_or(Trouble::NotDescribed)?,
+        has_own: false,
         layout: Layout::of(api.version, api.runtime.addr())?,
         code_type: api.code_type.addr(),
         text_type: api.types.text.addr(),
     })
+}
+
+fn code_bytes(py: Python<'_>) -> Option<usize> {
+    let class = py.run(SIZE, c"<tllmprof>")?.item(c"size")?;
+    usize::try_from(class.as_int()?).ok()
 }
 
 /// The interpreter whose stacks can be read, or why they cannot; None where there is no interpreter yet.

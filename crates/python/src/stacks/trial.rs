@@ -7,7 +7,7 @@ use tllmprof_sync::Lock;
 use super::names::name_of;
 use super::snapshot::Snapshot;
 use super::walk::{Walked, Walker};
-use super::{Ready, Trouble, here};
+use super::{Ready, Trouble, here, own};
 use crate::embedded::add;
 use crate::method::MethodDef;
 use crate::object::Python;
@@ -37,6 +37,9 @@ const WANTED: [[&str; 2]; 4] = [
     ["run (<tllmprof>:13)"; 2],
 ];
 
+/// The functions of [`SOURCE`] have fewer bytes of instructions.
+const LONGEST: usize = 256;
+
 lifecycle::global! {
     stage: Sinks;
 
@@ -65,7 +68,7 @@ pub fn passes(py: Python<'_>, ready: Ready) -> Result<Ready, Trouble> {
     result.map(|()| ready)
 }
 
-fn look(ready: &Ready) -> Result<(), Trouble> {
+fn look(ready: &mut Ready) -> Result<(), Trouble> {
     let mut walker = Walker::default();
     let target = here().ok_or(Trouble::OtherStacks)?;
     let process = ids::process();
@@ -80,7 +83,16 @@ fn look(ready: &Ready) -> Result<(), Trouble> {
     };
     let are_ours = walker.codes().len() >= WANTED.len()
         && WANTED.iter().zip(walker.codes()).all(&mut is_wanted);
+    ready.has_own = are_read_where_they_lie(ready, walker.codes());
     (walked == Walked::Stack && are_ours)
         .then_some(())
         .ok_or(Trouble::OtherStacks)
+}
+
+/// The same of [`own`], and the instructions: the innermost function is in the middle of its own.
+fn are_read_where_they_lie(ready: &Ready, codes: &[usize]) -> bool {
+    codes.iter().take(WANTED.len()).all(|wanted| {
+        let found = own::read(ready, |code| (code == *wanted).then_some(code));
+        found.is_some_and(|(_, at)| (1..LONGEST).contains(&at))
+    })
 }

@@ -19,7 +19,7 @@ const LARGEST_CHUNK: usize = 1 << 20;
 /// Frames outside the chunks that are copied with them.
 const MOST_OUTSIDE: usize = 900;
 /// The bits that tag a reference; objects are aligned to more.
-const TAGS: usize = 0b111;
+pub const TAGS: usize = 0b111;
 
 /// A thread of Python's, as it sees itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,6 @@
-//! PyTorch: its profiler in the windows, and ranges for its modules.
+//! PyTorch: its profiler in the windows, ranges for its modules, and scopes in what it compiles.
 
+pub mod compiled;
+mod fused;
 pub mod modules;
 pub mod profiler;

@@ -7,11 +7,12 @@
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 
+use super::compiled;
 use crate::functions::follow;
 use crate::later::call_for_program;
 use crate::method::MethodDef;
@@ -36,6 +37,17 @@ attributes = object.__getattribute__
 address = object.__hash__
 class_name = type.__dict__['__name__'].__get__
 
+def children_of(module):
+    children = attributes(module, '__dict__').get('_modules')
+    return children if issubclass(type(children), dict) else {}
+
+def own_name(module):
+    known, inner = set(), module
+    while inner is not None and address(inner) not in known:
+        known.add(address(inner))
+        module, inner = inner, dict.get(children_of(inner), '_orig_mod')
+    return class_name(type(module))
+
 def names_of(root):
     found, known, left = [], set(), [((), root)]
     while left:
@@ -43,10 +55,8 @@ def names_of(root):
         if address(module) in known:
             continue
         known.add(address(module))
-        found.append(('.'.join(path) or class_name(type(module)), module))
-        children = attributes(module, '__dict__').get('_modules')
-        if not issubclass(type(children), dict):
-            continue
+        found.append(('.'.join(path) or own_name(module), module))
+        children = children_of(module)
         for name, child in reversed(tuple(dict.items(children))):
             if child is not None:
                 left.append((path if name == '_orig_mod' else path + (name,), child))
@@ -150,6 +160,10 @@ fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
     let address = module.addr();
     let known = || Some(TABLE.lock_for(PATIENCE)?.get(&address)?.name);
     known().or_else(|| {
+        if let Some(name) = compiled::name_of_graph(py, module) {
+            learn(py, module, &name)?;
+            return known();
+        }
         let function = if is_first { c"names_of" } else { c"name_of" };
         let function = names(py)?.item(function)?;
         for pair in call_for_program(py, &function, &[module])?.elements() {
@@ -160,6 +174,23 @@ fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
         }
         known()
     })
+}
+
+/// What names of modules have before these paths, which are from a module that was compiled: with it, each is a known module's.
+pub fn around(paths: &BTreeSet<&str>) -> Vec<String> {
+    let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(PATIENCE)) else {
+        return Vec::new();
+    };
+    let texts = table.values().filter_map(|known| known.name.text());
+    let known: BTreeSet<&str> = texts
+        .filter_map(|text| core::str::from_utf8(text).ok())
+        .collect();
+    let is_around = |start: &&str| {
+        let is_known = |path: &&str| known.contains(format!("{start}{path}").as_str());
+        (start.is_empty() || start.ends_with('.')) && paths.iter().all(is_known)
+    };
+    let starts = known.iter().filter_map(|name| name.strip_suffix(first));
+    starts.filter(is_around).map(str::to_owned).collect()
 }
 
 /// The namespace of [`SOURCE`].

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::bootstrap::Change;
 use super::kernels::{Part, change, has_times, steps};
-use crate::layers::{Layers, starred};
+use crate::layers::{Layers, parent, starred};
 use crate::process::Process;
 use crate::units::Share;
 
@@ -72,8 +72,7 @@ pub fn changes(processes: [&Process; 2]) -> Vec<LayerChange> {
     // Of each pattern the largest difference within it that has its sign.
     let mut within: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, times) in &patterns {
-        let around = name.rfind(['/', '.']).map(|end| &name[..end]);
-        let Some(around) = around.filter(|around| patterns.contains_key(around)) else {
+        let Some(around) = parent(name).filter(|around| patterns.contains_key(around)) else {
             continue;
         };
         let part = match difference(&patterns[around]) {

@@ -12,7 +12,7 @@ mod tally;
 use tllmprof_record::GraphState;
 
 pub use names::Pattern;
-pub(crate) use names::starred;
+pub(crate) use names::{parent, starred};
 pub use raw::RawLayers;
 pub use scopes::Scopes;
 pub use tally::LayerTally;

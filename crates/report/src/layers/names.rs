@@ -37,25 +37,48 @@ pub fn joined(parts: impl Iterator<Item = String>) -> String {
     name
 }
 
-/// The name's parts, each with all before it.
-fn prefixes(name: &str) -> impl Iterator<Item = &str> {
-    let ends = name
-        .char_indices()
-        .filter(|(_, c)| matches!(c, '/' | '.'))
-        .map(|(at, _)| at);
-    ends.chain([name.len()]).map(|end| &name[..end])
+/// Where the parts of a name end. The modules of a fused kernel, which stand in parentheses, are one part.
+fn ends(name: &str) -> impl Iterator<Item = usize> {
+    let mut next = Some(0);
+    core::iter::from_fn(move || {
+        let start = next?;
+        let part = &name[start..];
+        let closed = part.starts_with('(').then(|| part.find(')')).flatten();
+        let from = start + closed.unwrap_or(0);
+        let end = name[from..].find(['/', '.']).map(|length| from + length);
+        next = end.map(|end| end + 1);
+        Some(end.unwrap_or(name.len()))
+    })
 }
 
-/// The name with `*` for each part that is a number.
+/// The name's parts, each with all before it.
+fn prefixes(name: &str) -> impl Iterator<Item = &str> {
+    ends(name).map(|end| &name[..end])
+}
+
+/// What a layer lies in, if that has a name.
+pub fn parent(name: &str) -> Option<&str> {
+    let inner = ends(name).take_while(|end| *end < name.len()).last();
+    inner.map(|end| &name[..end])
+}
+
+/// The name with `*` for each part that is a number, also of the modules of a fused kernel.
 pub fn starred(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
-    for part in name.split_inclusive(['/', '.']) {
-        let text = part.trim_end_matches(['/', '.']);
-        match !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            true => out.push('*'),
-            false => out.push_str(text),
+    let mut from = 0;
+    for end in ends(name) {
+        let part = &name[from..end];
+        let is_fused = part.starts_with('(') && part.ends_with(')');
+        let is_between = |c| is_fused && matches!(c, '(' | '.' | ' ' | ')');
+        for text in part.split_inclusive(is_between) {
+            let number = text.trim_end_matches(is_between);
+            match !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+                true => out.push_str(&text.replace(number, "*")),
+                false => out.push_str(text),
+            }
         }
-        out.push_str(&part[text.len()..]);
+        out.extend(name[end..].chars().next());
+        from = end + 1;
     }
     out
 }
@@ -94,7 +117,7 @@ pub fn patterns(
     let mut found: BTreeMap<String, Pattern> = BTreeMap::new();
     for (prefix, (kernels, ns, gaps)) in sums {
         let name = of(prefix);
-        let depth = name.matches(['/', '.']).count();
+        let depth = ends(&name).count() - 1;
         let pattern = found.entry(name.clone()).or_insert(Pattern {
             name,
             depth,
@@ -137,7 +160,7 @@ fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern
                 .strip_prefix(around)
                 .and_then(|rest| rest.strip_prefix(['/', '.'])),
         };
-        rest.is_some_and(|rest| !rest.contains(['/', '.']))
+        rest.is_some_and(|rest| ends(rest).count() == 1)
     };
     let mut here: Vec<_> = found
         .range(around.to_owned()..)
@@ -147,7 +170,7 @@ fn below(around: &str, found: &BTreeMap<String, Pattern>, rows: &mut Vec<Pattern
         .collect();
     // Numbered layers are in the order of their numbers.
     let number = |of: &Pattern| -> Option<u64> {
-        let (_, last) = of.name.rsplit_once(['/', '.'])?;
+        let last = &of.name[parent(&of.name)?.len() + 1..];
         last.parse().ok()
     };
     match here.iter().all(|row| number(row).is_some()) {
@@ -219,6 +242,42 @@ mod tests {
         assert_eq!(names(&largest(tree.clone(), 4)), longest);
         assert_eq!(largest(tree.clone(), 99), tree);
         assert_eq!(tree.len(), 9);
+    }
+
+    #[test]
+    fn the_modules_of_a_fused_kernel_are_one_part() {
+        let fused = "m.layers.(0 + 1.norm)";
+        let prefixes: Vec<_> = prefixes(fused).collect();
+        assert_eq!(prefixes, ["m", "m.layers", fused]);
+        assert_eq!(starred(fused), "m.layers.(* + *.norm)");
+        let others = ["step 12", "f(3)", "2 ", "a./", "(1", ""];
+        assert_eq!(others.map(starred), others);
+        assert_eq!(
+            (parent(fused), parent("m/(a.b")),
+            (Some("m.layers"), Some("m/(a"))
+        );
+        assert_eq!((parent("m"), parent("")), (None, None));
+        let rows = [
+            ("m.layers.0.attn", (1, 30)),
+            (fused, (1, 20)),
+            ("m.layers.(1 + 2.norm)", (1, 20)),
+            ("m.layers.(1 + 2.norm)/op", (2, 5)),
+        ];
+        let by_name = rows.map(|(name, sum)| (name.to_owned(), sum)).into();
+        let found = patterns(&by_name, &BTreeMap::new(), starred);
+        let found: Vec<_> = found
+            .iter()
+            .map(|row| (row.name.as_str(), row.depth, row.layers, row.ns))
+            .collect();
+        let expected = [
+            ("m", 0, 1, 75),
+            ("m.layers", 1, 1, 75),
+            ("m.layers.(* + *.norm)", 2, 2, 45),
+            ("m.layers.(* + *.norm)/op", 3, 1, 5),
+            ("m.layers.*", 2, 1, 30),
+            ("m.layers.*.attn", 3, 1, 30),
+        ];
+        assert_eq!(found, expected);
     }
 
     #[test]

@@ -1,0 +1,127 @@
+# What torch's compiler leaves of a model: which module each operation of the graph that it is given belongs to, and, in the code
+# that it writes, of which operations each call of a kernel is. Runs in a namespace of its own.
+
+import re
+import sys
+from _thread import get_ident
+from dis import findlinestarts
+from types import FunctionType
+
+WRONG = (AttributeError, LookupError, TypeError, ValueError)
+INDEX = re.compile(r'''\[['"]?([^'"\]]+)['"]?\]''')
+NAME = re.compile(r'[\w.]+')
+COMMENT = re.compile(r'# (?:(Topologically Sorted|Unsorted) )?Source Nodes: \[([^\]]*)\]')
+FUSED = re.compile(r'\w\.run\(')
+EXTERN = re.compile(r'\b(?:extern_kernels|torch\.ops|aten|inductor_ops|_quantized)\.')
+
+# By thread, the operations of the graphs that are being compiled, the innermost last.
+compiling = {}
+
+
+def path_of(source):
+    """`model.layers.0` of `L['self'].model._modules['layers'][0]`."""
+    source = INDEX.sub(r'.\1', source)
+    if not NAME.fullmatch(source):
+        return None
+    return '.'.join(part for part in source.split('.')[2:] if part not in ('_modules', '_orig_mod'))
+
+
+def module_of(node):
+    """The path to the innermost module that an operation lies in; None if it is in none."""
+    stack = node.meta.get('nn_module_stack') or {}
+    paths = (path_of(source) for source, _ in reversed(tuple(stack.values())))
+    return next((path for path in paths if path is not None), None)
+
+
+def modules_of(graph_module):
+    modules = {}
+    for within in graph_module.modules():
+        for node in within.graph.nodes if hasattr(within, 'graph') else ():
+            path = module_of(node) if node.op.startswith('call_') else None
+            if path is not None:
+                for origin in (node, *(node.meta.get('from_node') or ())[:1]):
+                    modules.setdefault(origin.name, path)
+    return modules
+
+
+def module_of_graph(graph_module):
+    """The path to the module that all operations of a graph lie in, which is called by itself; None if there is no such module."""
+    try:
+        own = object.__getattribute__(graph_module, '__dict__')
+        nodes = graph_module.graph.nodes if '_graph' in own else ()
+        paths = {module_of(node) for node in nodes if node.op.startswith('call_')}
+    except WRONG:
+        return None
+    return paths.pop() if len(paths) == 1 else None
+
+
+def begins(graph_module):
+    """A graph is to be compiled by this thread."""
+    try:
+        modules = modules_of(graph_module)
+    except WRONG:
+        modules = {}
+    compiling.setdefault(get_ident(), []).append(modules)
+
+
+def ends():
+    graphs = compiling.get(get_ident())
+    if graphs:
+        graphs.pop()
+    if not graphs:
+        compiling.pop(get_ident(), None)
+
+
+def modules():
+    """Those of the graph that this thread compiles."""
+    graphs = compiling.get(get_ident())
+    return graphs[-1] if graphs else None
+
+
+def calls_in(source, modules):
+    """By the number of a line that calls a kernel, the paths of the modules that it is of."""
+    calls, comment = {}, None
+    for number, line in enumerate(source.split('\n'), 1):
+        line = line.strip()
+        found = COMMENT.match(line)
+        if found:
+            comment = found
+        elif line.startswith(('def ', 'class ')):
+            comment = None
+        elif comment and not line.startswith('#'):
+            is_fused = FUSED.search(line)
+            if not is_fused and not EXTERN.search(line):
+                continue
+            order, nodes = comment.groups()
+            nodes = nodes.split(', ')
+            if not is_fused and order != 'Unsorted':
+                # What it works on comes before it.
+                nodes = nodes[-1:]
+            paths = [modules[node] for node in nodes if node in modules]
+            calls[number] = tuple(dict.fromkeys(paths))
+            comment = None
+    return calls
+
+
+def functions_in(module):
+    for value in tuple(vars(module).values()):
+        members = vars(value).values() if isinstance(value, type) else (value,)
+        for member in tuple(members):
+            if isinstance(member, FunctionType) and member.__globals__ is vars(module):
+                yield member.__code__
+
+
+def lines_of(graph, modules):
+    """Of the functions that a compiled graph runs: the code objects, and in each from which instruction on, in bytes, it launches
+    what belongs to which modules."""
+    try:
+        loaded = sys.modules['torch._inductor.codecache'].PyCodeCache.modules
+        calls = calls_in(graph.source_code, modules)
+        return tuple(
+            (code, tuple((at, calls.get(line, ())) for at, line in findlinestarts(code)))
+            for module in tuple(loaded)
+            if getattr(module, 'key', None) == graph.cache_key
+            for code in functions_in(module)
+        )
+    except WRONG:
+        return ()

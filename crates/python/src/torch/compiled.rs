@@ -1,0 +1,399 @@
+//! Scopes in what torch has compiled (`TLLMPROF_LAYERS`).
+//!
+//! The code that Inductor writes launches the kernels of a whole graph, and no module's code runs. Which module each operation of
+//! the graph belongs to is noted when the graph is compiled; a comment before each call in that code says of which operations it
+//! is. While a compiled graph runs, the line that its code is at says the scope, at each launch that matters. `compiled.py` reads
+//! both, in a namespace of its own. Nothing of torch's is changed.
+
+use core::ffi::CStr;
+use core::sync::atomic::{AtomicU8, Ordering};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tllmprof_platform::{lifecycle, log};
+use tllmprof_recorder::Label;
+use tllmprof_scopes as scopes;
+use tllmprof_sync::Lock;
+
+use super::{fused, modules};
+use crate::functions::follow;
+use crate::functions::resolve::{each_in, each_named};
+use crate::later::call_for_program;
+use crate::method::MethodDef;
+use crate::object::{Held, Object, Python};
+use crate::spans::{Calls, Entered};
+use crate::stacks::{self, own};
+use crate::wants;
+
+const SOURCE: &CStr =
+    match CStr::from_bytes_with_nul(concat!(include_str!("compiled.py"), "\0").as_bytes()) {
+        Ok(source) => source,
+        Err(_) => panic!("a NUL in compiled.py"),
+    };
+
+/// Graphs that are kept: a model has one for each of its parts and shapes.
+const MOST: usize = 4096;
+/// Scopes that one is called in.
+const MOST_SCOPES: usize = 1024;
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A compiled graph.
+struct Graph {
+    /// The module of each of its operations.
+    modules: Held,
+    /// A weak reference, which calls [`goes`] when the graph goes.
+    reference: Held,
+    /// What it runs, by the scope that it was called in.
+    called: BTreeMap<u32, &'static Code>,
+    /// The same by what the names of its modules begin with there.
+    codes: Vec<(String, &'static Code)>,
+}
+
+/// The functions that a compiled graph runs.
+struct Code(&'static [Function]);
+
+struct Function {
+    /// The address of the code object, which is kept for good.
+    code: usize,
+    scopes: Vec<At<Scope>>,
+}
+
+/// What is launched from this byte of a function's instructions on.
+type At<T> = (usize, T);
+/// What the scope is called, if there is one.
+type Scope = Option<&'static [u8]>;
+/// The modules that it belongs to.
+type Paths = Vec<String>;
+/// A function's code object, and what it launches.
+type Launches<'py> = (Object<'py>, Vec<At<Paths>>);
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// Which of [`FOLLOWED`] have not been found, a bit for each.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(by = begins)]
+    static MISSING: AtomicU8 = AtomicU8::new(0);
+    /// The namespace of `compiled.py`.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static NAMES: Held = Held::none();
+    /// Graphs by their addresses. Nothing of Python's is called under the lock.
+    #[fork(reset)]
+    #[restart(reset)]
+    static GRAPHS: Lock<BTreeMap<usize, Graph>> = Lock::new(BTreeMap::new());
+}
+
+/// A function of torch's compiler.
+struct Followed {
+    module: &'static CStr,
+    file: &'static str,
+    name: &'static [&'static str],
+    calls: &'static dyn Calls,
+}
+
+const FOLLOWED: [Followed; 3] = [
+    Followed {
+        module: c"torch._inductor.compile_fx",
+        file: "torch/_inductor/compile_fx.py",
+        name: &["compile_fx"],
+        calls: &Compiles,
+    },
+    Followed {
+        module: MADE_IN,
+        file: MADE_IN_FILE,
+        name: &["CompiledFxGraph", "post_compile"],
+        calls: &IsMade,
+    },
+    Followed {
+        module: MADE_IN,
+        file: MADE_IN_FILE,
+        name: &["CompiledFxGraph", "__call__"],
+        calls: &Runs,
+    },
+];
+const MADE_IN: &CStr = c"torch._inductor.output_code";
+const MADE_IN_FILE: &str = "torch/_inductor/output_code.py";
+
+/// An interpreter starts, the first or another one.
+pub fn begins() {
+    let is_wanted = wants::wants().modules && scopes::are_on();
+    let all = (1 << FOLLOWED.len()) - 1;
+    MISSING.store(if is_wanted { all } else { 0 }, Ordering::Relaxed);
+}
+
+/// Whether an audited event may bring the compiler.
+pub fn wants(event: &[u8]) -> bool {
+    MISSING.load(Ordering::Relaxed) != 0 && matches!(event, b"import" | b"exec")
+}
+
+/// Follows what is there of the compiler: in code that is about to run (`exec`), as the first call may come right behind it, or in
+/// modules that were imported before us.
+pub fn look<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Object<'py>>) {
+    let code = (event == b"exec").then(|| args()?.elements().next());
+    let code = code.flatten().filter(Object::is_code);
+    let file = code.as_ref().and_then(|code| code.attr(c"co_filename"));
+    let file = file.as_ref().and_then(Object::as_text).unwrap_or_default();
+    for (bit, followed) in FOLLOWED.iter().enumerate() {
+        let bit = 1 << bit;
+        if MISSING.load(Ordering::Relaxed) & bit == 0 {
+            continue;
+        }
+        let mut found = None;
+        if let Some(code) = code.as_ref().filter(|_| file.ends_with(followed.file)) {
+            each_in(code, followed.name, &mut |code| found = Some(code.clone()));
+        } else if let Some(module) = py.imported(followed.module) {
+            let name = followed.name.join(".");
+            each_named(&module, &name, &mut |code| found = Some(code.clone()));
+        }
+        if let Some(found) = found {
+            MISSING.fetch_and(!bit, Ordering::Relaxed);
+            if is_prepared(py) {
+                follow(py, &found, followed.calls);
+            }
+        }
+    }
+}
+
+/// Whether what was found can be followed.
+fn is_prepared(py: Python<'_>) -> bool {
+    if NAMES.is_some() {
+        return true;
+    }
+    stacks::install(py);
+    if !own::is_ready() {
+        log::once!(
+            Warn,
+            "TLLMPROF_LAYERS: no layers in what torch compiles: the stacks of this Python are not as expected"
+        );
+        return false;
+    }
+    let names = py.run(SOURCE, c"<tllmprof>");
+    names.map(|names| NAMES.set(names)).is_some()
+}
+
+fn call<'py>(py: Python<'py>, name: &CStr, args: &[&Object<'py>]) -> Option<Object<'py>> {
+    call_for_program(py, &NAMES.get(py)?.item(name)?, args)
+}
+
+/// `compile_fx(graph_module, …)`.
+struct Compiles;
+
+impl Calls for Compiles {
+    fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
+        call(py, c"begins", &[first.unwrap_or(&py.nothing())]);
+        Entered::with(None)
+    }
+
+    fn leaves(&self, py: Python<'_>, _: Entered, _: bool) {
+        call(py, c"ends", &[]);
+    }
+}
+
+/// `CompiledFxGraph.post_compile(self, …)`, of a graph that was made or found in a cache.
+struct IsMade;
+
+impl Calls for IsMade {
+    fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
+        if let Some(graph) = first {
+            keep(py, graph);
+        }
+        Entered::with(None)
+    }
+
+    fn leaves(&self, _: Python<'_>, _: Entered, _: bool) {}
+}
+
+fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
+    static GOES: MethodDef = MethodDef::bound(c"tllmprof_graph_goes", goes);
+    let modules = call(py, c"modules", &[]).filter(|modules| !modules.is_none())?;
+    let address = graph.addr();
+    let goes = py.function_of(&GOES, &py.int(i64::try_from(address).ok()?)?)?;
+    let made = Graph {
+        modules: Held::new(modules),
+        reference: Held::new(graph.weak_reference(&goes)?),
+        called: BTreeMap::new(),
+        codes: Vec::new(),
+    };
+    let mut graphs = GRAPHS.lock_for(PATIENCE)?;
+    let is_room = graphs.len() < MOST || graphs.contains_key(&address);
+    let left = match is_room {
+        true => graphs.insert(address, made),
+        false => Some(made),
+    };
+    drop(graphs);
+    drop_graph(py, left);
+    Some(())
+}
+
+/// `goes(address)(weak reference)`: the graph that was there is no more.
+fn goes(py: Python<'_>, address: &Object<'_>) {
+    let address = address.as_int().and_then(|it| usize::try_from(it).ok());
+    let remove = |address| GRAPHS.lock_for(PATIENCE)?.remove(&address);
+    drop_graph(py, address.and_then(remove));
+}
+
+fn drop_graph(py: Python<'_>, graph: Option<Graph>) {
+    if let Some(graph) = graph {
+        drop(graph.reference.take(py));
+        drop(graph.modules.take(py));
+    }
+}
+
+/// `CompiledFxGraph.__call__(self, …)`.
+struct Runs;
+
+impl Calls for Runs {
+    fn enters(&self, py: Python<'_>, first: Option<&Object<'_>>, _: bool) -> Entered {
+        const NOTHING: &Code = &Code(&[]);
+        let code = first.and_then(|graph| code(py, graph));
+        scopes::push_within(code.unwrap_or(NOTHING));
+        Entered::with(None)
+    }
+
+    fn leaves(&self, _: Python<'_>, entered: Entered, _: bool) {
+        self.abandons(entered);
+    }
+
+    fn abandons(&self, _: Entered) {
+        scopes::pop(scopes::OWN);
+    }
+}
+
+/// What a graph runs, if it was seen while it was compiled, in the scope that the thread is in: where layers are compiled one by one,
+/// one graph may be that of all.
+fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
+    let address = graph.addr();
+    let (scope, name) = scopes::here();
+    let modules = {
+        let mut graphs = GRAPHS.lock_for(PATIENCE)?;
+        let known = graphs.get_mut(&address)?;
+        if let Some(code) = known.called.get(&scope) {
+            return Some(code);
+        }
+        if known.called.len() >= MOST_SCOPES {
+            known.called.clear();
+        }
+        known.modules.get(py)?
+    };
+    let functions = read(&call(py, c"lines_of", &[graph, &modules])?);
+    let around = around(&functions, name.unwrap_or_default());
+    let (same, is_full) = {
+        let graphs = GRAPHS.lock_for(PATIENCE)?;
+        let codes = &graphs.get(&address)?.codes;
+        let same = codes.iter().find(|(start, _)| *start == around);
+        (same.map(|(_, code)| *code), codes.len() >= MOST_SCOPES)
+    };
+    let code = match same {
+        Some(code) => code,
+        None if is_full => return None,
+        None => Box::leak(Box::new(Code::of(functions, &around))),
+    };
+    let mut graphs = GRAPHS.lock_for(PATIENCE)?;
+    let known = graphs.get_mut(&address)?;
+    known.called.insert(scope, code);
+    if same.is_none() {
+        known.codes.push((around, code));
+    }
+    Some(code)
+}
+
+/// What the names of the modules of these functions begin with, called in a scope whose innermost part is `name`.
+fn around(functions: &[Launches<'_>], name: &[u8]) -> String {
+    let lines = functions.iter().flat_map(|(_, lines)| lines);
+    let paths = lines.flat_map(|(_, paths)| paths.iter().map(String::as_str));
+    around_paths(&paths.filter(|path| !path.is_empty()).collect(), name)
+}
+
+fn around_paths(paths: &BTreeSet<&str>, name: &[u8]) -> String {
+    let mut starts = modules::around(paths);
+    let is_of_caller = |start: &String| start.strip_suffix('.').map(str::as_bytes) == Some(name);
+    let found = match starts.iter().position(is_of_caller) {
+        Some(place) => Some(starts.swap_remove(place)),
+        None => starts.pop().filter(|_| starts.is_empty()),
+    };
+    found.unwrap_or_default()
+}
+
+/// What a module is called that is a part of a compiler's graph and lies in one module of the model.
+pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
+    let path = call(py, c"module_of_graph", &[module])?;
+    let path = path.as_text().filter(|path| !path.is_empty())?;
+    let (_, name) = scopes::here();
+    let around = around_paths(&BTreeSet::from([path]), name.unwrap_or_default());
+    Some(around + path)
+}
+
+/// Of what `lines_of` returns: the functions that launch what belongs to modules.
+fn read<'py>(functions: &Object<'py>) -> Vec<Launches<'py>> {
+    let function = |pair: Object<'py>| {
+        let lines: Vec<_> = pair
+            .at(1)?
+            .elements()
+            .filter_map(|line| place(&line))
+            .collect();
+        let has_paths = lines.iter().any(|(_, paths)| !paths.is_empty());
+        has_paths.then(|| Some((pair.at(0)?, lines)))?
+    };
+    functions.elements().filter_map(function).collect()
+}
+
+impl Code {
+    fn of(functions: Vec<Launches<'_>>, around: &str) -> Self {
+        let mut names = Names::default();
+        let functions = functions.into_iter().map(|(code, lines)| {
+            let mut scopes: Vec<At<Scope>> = Vec::new();
+            for (at, mut paths) in lines {
+                for path in paths.iter_mut().filter(|path| !path.is_empty()) {
+                    path.insert_str(0, around);
+                }
+                let name = fused::name(&paths).and_then(|name| names.keep(name));
+                if scopes.last().is_none_or(|(_, last)| *last != name) {
+                    scopes.push((at, name));
+                }
+            }
+            Function {
+                code: code.release().addr(),
+                scopes,
+            }
+        });
+        let functions: Box<[Function]> = functions.collect();
+        Self(Box::leak(functions))
+    }
+}
+
+/// `(offset, (path, …))`.
+fn place(line: &Object<'_>) -> Option<At<Paths>> {
+    let at = usize::try_from(line.at(0)?.as_int()?).ok()?;
+    let paths = line.at(1)?;
+    let paths = paths
+        .elements()
+        .filter_map(|path| Some(path.as_text()?.to_owned()));
+    Some((at, paths.collect()))
+}
+
+/// Names that are kept once.
+#[derive(Default)]
+struct Names(BTreeMap<String, Scope>);
+
+impl Names {
+    fn keep(&mut self, name: String) -> Scope {
+        *self.0.entry(name).or_insert_with_key(|name| {
+            let label = Label::keep(|| name.bytes());
+            label.map(Label::text)
+        })
+    }
+}
+
+impl scopes::Within for Code {
+    fn now(&self) -> Option<&'static [u8]> {
+        let Self(functions) = *self;
+        if functions.is_empty() {
+            return None;
+        }
+        let (function, at) =
+            own::find(|code| functions.iter().find(|function| function.code == code))?;
+        let behind = function.scopes.partition_point(|(from, _)| *from <= at);
+        function.scopes.get(behind.checked_sub(1)?)?.1
+    }
+}

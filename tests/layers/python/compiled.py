@@ -1,0 +1,153 @@
+"""Steps of a model that is compiled by a compiler that is made up: the code that it writes has the form of Inductor's. Captured once
+and replayed, and called by itself. Each kernel is called like the layer that it is to have."""
+import re
+import types
+
+import torch.nn.modules.module as modules
+from launches import captured, launch, run
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.output_code import CompiledFxGraph
+
+WRAPPER = """
+# kernel path: none
+# Topologically Sorted Source Nodes: [norm_1], Original ATen: [aten.mul]
+# Source node to ATen node mapping:
+#   norm_1 => mul
+fused_0 = Kernel()
+
+def partition_0(args):
+    # Topologically Sorted Source Nodes: [linear_1], Original ATen: [aten.mm]
+    extern_kernels.mm("Model/model.layers.1.mlp")
+
+class Runner:
+    def call(self, args):
+        args.clear()
+        buf0 = empty("Model/model")
+        # Topologically Sorted Source Nodes: [norm], Original ATen: [aten.mul]
+        stream0 = get_raw_stream(0)
+        fused_0.run("Model/model.layers.0.norm", stream=stream0)
+        del buf0
+        # Topologically Sorted Source Nodes: [norm, linear], Original ATen: [aten.t, aten.mm]
+        extern_kernels.mm("Model/model.layers.0.mlp")
+        extern_kernels.mm("Model/model")
+        # Topologically Sorted Source Nodes: [add, norm_1], Original ATen: [aten.add, aten.mul]
+        fused_0.run("Model/model.layers.(0 + 1.norm)", stream=stream0)
+        # Unsorted Source Nodes: [linear, linear_1], Original ATen: [aten.mm]
+        buf1 = torch.ops.own.both.default("Model/model.layers.(0.mlp + 1.mlp)")
+        # Topologically Sorted Source Nodes: [], Original ATen: []
+        fused_0.run("Model/model", stream=stream0)
+        # Topologically Sorted Source Nodes: [unknown], Original ATen: [aten.add]
+        fused_0.run("Model/model", stream=stream0)
+        partition_0([])
+        # Topologically Sorted Source Nodes: [add_1], Original ATen: [aten.add]
+        fused_0.run("Model/model.layers.1", stream=stream0)
+        return ()
+"""
+
+
+class Kernel:
+    def run(self, name, stream):
+        launch(name)
+
+
+def of_ops(function):
+    """`function`, as the default overload of an operator."""
+    return types.SimpleNamespace(default=function)
+
+
+NAMES = {
+    "Kernel": Kernel,
+    "empty": launch,
+    "get_raw_stream": lambda device: 0,
+    "extern_kernels": types.SimpleNamespace(mm=launch),
+    "torch": types.SimpleNamespace(ops=types.SimpleNamespace(own=types.SimpleNamespace(both=of_ops(launch)))),
+}
+
+
+class Graph:
+    """What the compiler is given: operations with the modules that they lie in, as several releases write them."""
+
+    def __init__(self):
+        self.graph = self
+        self.nodes = [
+            self.node("x", op="placeholder"),
+            self.node("norm", "L['self'].layers.0", "L['self'].layers.0.norm"),
+            self.node("linear", "L['self']._modules['layers']._modules['0']._modules['mlp']"),
+            self.node("add", "L['self'].layers[0]"),
+            self.node("norm_1", "L['self'].layers.1.norm", "L['self'].layers.1.norm.weights()"),
+            self.node("linear_1", "L['self']._orig_mod.layers['1'].mlp"),
+            self.node("add_1", "L['self'].layers.1"),
+            self.node("unknown"),
+        ]
+
+    def modules(self):
+        return [self]
+
+    @staticmethod
+    def node(name, *paths, op="call_function"):
+        stack = {str(place): (path, object) for place, path in enumerate(paths)}
+        return types.SimpleNamespace(name=name, op=op, meta={"nn_module_stack": stack})
+
+
+class Part(modules.Module):
+    def forward(self):
+        raise AssertionError("it was compiled")
+
+
+class Layer(Part):
+    def __init__(self):
+        super().__init__()
+        self.norm = Part()
+        self.mlp = Part()
+
+
+class Layers(Part):
+    def __init__(self):
+        super().__init__()
+        setattr(self, "0", Layer())
+        setattr(self, "1", Layer())
+
+
+class Attention(modules.Module):
+    """A part of the graph that is not compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self._graph = self.graph = Graph()
+        del self.graph.nodes[2:], self.graph.nodes[0]
+
+    def forward(self):
+        launch("Model/model.layers.0.norm")
+
+
+class Inner(modules.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = Layers()
+        self.compiled = compile_fx(Graph(), [1], code=(WRAPPER, "compiled", NAMES))
+        # One that another process has compiled has the scope of what is around it.
+        elsewhere = re.sub('"Model/[^"]*"', '"Model/model"', WRAPPER)
+        self.found = CompiledFxGraph(elsewhere, "found", NAMES)
+        self.found.post_compile([1], None, {})
+        object.__setattr__(self, "attention", Attention())
+
+    def forward(self):
+        launch("Model/model")
+        self.compiled([1])
+        self.attention()
+        self.found([1])
+
+
+class Model(modules.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Inner()
+        self.head = Part()
+
+    def forward(self):
+        self.model()
+        launch("Model")
+
+
+model = Model()
+run(captured(model), model)

@@ -1,0 +1,1 @@
+"""A compiler that is made up."""

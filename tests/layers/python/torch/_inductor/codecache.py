@@ -1,0 +1,5 @@
+"""The code that was compiled."""
+
+
+class PyCodeCache:
+    modules = []
