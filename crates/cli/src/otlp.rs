@@ -1,11 +1,16 @@
 //! Spans for an OpenTelemetry collector, by OTLP over HTTP.
 
+use std::env;
+use std::fs;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustls::crypto::ring;
 use tllmprof_export::{Record, otlp, rejected};
 use ureq::Agent;
-use ureq::http::Uri;
+use ureq::http::{HeaderName, HeaderValue, Uri};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
 /// Where the protocol has traces.
 const TRACES: &str = "/v1/traces";
@@ -13,20 +18,26 @@ const TRACES: &str = "/v1/traces";
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The exporter's variables, as OpenTelemetry has them: those for traces win.
+const HEADERS: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
+    "OTEL_EXPORTER_OTLP_HEADERS",
+];
+const CERTIFICATE: [&str; 2] = [
+    "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+    "OTEL_EXPORTER_OTLP_CERTIFICATE",
+];
+
 /// A collector's address; its path is [`TRACES`] where it has none.
 pub fn collector(text: &str) -> Result<Uri, String> {
-    const WANTED: &str = "wanted: http://HOST:PORT of a collector, such as http://localhost:4318";
+    const WANTED: &str = "wanted: http://HOST:PORT or https://HOST:PORT of a collector, such as http://localhost:4318";
     let uri: Uri = text
         .parse()
         .map_err(|error| format!("{error} ({WANTED})"))?;
-    match uri.scheme_str() {
-        Some("http") if uri.host().is_some_and(|host| !host.is_empty()) => (),
-        Some("https") => {
-            return Err(format!(
-                "https is not spoken ({WANTED}, which may pass it on)"
-            ));
-        }
-        _ => return Err(format!("this is no such address ({WANTED})")),
+    let is_one = matches!(uri.scheme_str(), Some("http" | "https"))
+        && uri.host().is_some_and(|host| !host.is_empty());
+    if !is_one {
+        return Err(format!("this is no such address ({WANTED})"));
     }
     let mut parts = uri.into_parts();
     if let Some(path) = &parts.path_and_query
@@ -37,18 +48,89 @@ pub fn collector(text: &str) -> Result<Uri, String> {
     Uri::from_parts(parts).map_err(|error| format!("{error} ({WANTED})"))
 }
 
+/// The first of these variables that is set to something, and its value.
+fn variable(names: [&'static str; 2]) -> Option<(&'static str, String)> {
+    let value = |name| Some((name, env::var(name).ok()?));
+    names
+        .into_iter()
+        .filter_map(value)
+        .find(|(_, value)| !value.trim().is_empty())
+}
+
+/// `KEY=VALUE,…`, in which values are percent-encoded.
+fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
+    let pairs = text.split(',').filter(|pair| !pair.trim().is_empty());
+    let header = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        let value = decoded(value.trim())?;
+        Some((
+            name.trim().parse().ok()?,
+            HeaderValue::from_bytes(&value).ok()?,
+        ))
+    };
+    pairs
+        .map(|pair| header(pair).ok_or_else(|| "wanted: KEY=VALUE,… of headers".to_owned()))
+        .collect()
+}
+
+/// Without its `%XX`; `None` where one is none.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let code = part.get(..2)?;
+        bytes.push(u8::from_str_radix(code, 16).ok()?);
+        bytes.extend(&part.as_bytes()[2..]);
+    }
+    Some(bytes)
+}
+
+/// Whom to trust: the certificates of a file, or whom the system trusts.
+fn trusted() -> Result<RootCerts> {
+    let Some((name, path)) = variable(CERTIFICATE) else {
+        return Ok(RootCerts::PlatformVerifier);
+    };
+    let what = format!("{name}={path:?}");
+    let text = fs::read(&path).with_context(|| what.clone())?;
+    let certificates: Vec<Certificate<'static>> = parse_pem(&text)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if certificates.is_empty() {
+        bail!("{what}: no certificate is in it (wanted: a file of PEM)");
+    }
+    Ok(RootCerts::from(certificates))
+}
+
 /// Sends the spans of records to a collector; how many there were.
 pub fn send(records: &[Record], to: &Uri) -> Result<u64> {
+    let headers = match variable(HEADERS) {
+        // The value may be a secret, so it is not shown.
+        Some((name, value)) => headers(&value).map_err(|why| anyhow::anyhow!("{name}: {why}"))?,
+        None => Vec::new(),
+    };
+    let mut tls = TlsConfig::builder();
+    if to.scheme_str() == Some("https") {
+        tls = tls
+            .unversioned_rustls_crypto_provider(Arc::new(ring::default_provider()))
+            .root_certs(trusted()?);
+    }
     let agent: Agent = Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .http_status_as_error(false)
+        .tls_config(tls.build())
         .build()
         .into();
     let mut sent = 0;
     for request in otlp(records) {
-        let post = agent
+        let mut post = agent
             .post(to.clone())
             .content_type("application/x-protobuf");
+        for (name, value) in &headers {
+            post = post.header(name, value);
+        }
         let mut answer = post.send(&request.bytes).with_context(|| to.to_string())?;
         let status = answer.status();
         if !status.is_success() {
@@ -86,8 +168,8 @@ mod tests {
             "http://localhost:4318/v1/traces"
         );
         assert_eq!(
-            to("http://[::1]:4318/").unwrap(),
-            "http://[::1]:4318/v1/traces"
+            to("https://[::1]:4318/").unwrap(),
+            "https://[::1]:4318/v1/traces"
         );
         assert_eq!(
             to("http://gate/otlp/traces?x=1").unwrap(),
@@ -96,13 +178,27 @@ mod tests {
         for wrong in [
             "",
             "localhost:4318",
-            "https://localhost",
             "http://",
             "grpc://localhost:4317",
             "/v1/traces",
         ] {
             let why = to(wrong).unwrap_err();
             assert!(why.contains("(wanted: http://HOST:PORT"), "{wrong}: {why}");
+        }
+    }
+
+    #[test]
+    fn headers_of_the_variable() {
+        let of = |text: &str| -> Result<Vec<String>, String> {
+            let shown = |(name, value): (HeaderName, HeaderValue)| {
+                format!("{name}: {}", String::from_utf8_lossy(value.as_bytes()))
+            };
+            Ok(headers(text)?.into_iter().map(shown).collect())
+        };
+        let found = of("api-key=a%20b%3D, X-Scope = team=1,").unwrap();
+        assert_eq!(found, ["api-key: a b=", "x-scope: team=1"]);
+        for wrong in ["key", "key=%4", "key=%zz", "a key=1", "key=%0a", "key=%é"] {
+            assert!(of(wrong).is_err(), "{wrong}");
         }
     }
 }

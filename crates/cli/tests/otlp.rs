@@ -6,6 +6,9 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use common::{Ended, Scratch, finish, plain};
@@ -16,6 +19,10 @@ use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
+use rcgen::{CertifiedKey, KeyPair};
+use rustls::crypto::ring;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use server::{Server, UNIX};
 use tiny_http::{Response, Server as Http};
 use tllmprof_record::{Event, Info, What};
@@ -32,8 +39,14 @@ fn record(scratch: &Scratch, rank: u64) {
 }
 
 fn send(scratch: &Scratch, to: &str) -> Ended {
+    send_with(scratch, to, &[])
+}
+
+fn send_with(scratch: &Scratch, to: &str, variables: &[(&str, &str)]) -> Ended {
     let mut command = plain(env!("CARGO_BIN_EXE_tllmprof").as_ref());
-    command.args(["export", ".", "--otlp", to]);
+    command
+        .args(["export", ".", "--otlp", to])
+        .envs(variables.iter().copied());
     finish(command.current_dir(scratch.path("")))
 }
 
@@ -42,9 +55,9 @@ fn collected<R>(
     answer: impl Fn(&ExportTraceServiceRequest) -> (u16, Vec<u8>) + Send + 'static,
     act: impl FnOnce(&str) -> R,
 ) -> (R, Vec<ExportTraceServiceRequest>) {
-    let http = std::sync::Arc::new(Http::http("127.0.0.1:0").unwrap());
+    let http = Arc::new(Http::http("127.0.0.1:0").unwrap());
     let address = format!("http://{}", http.server_addr());
-    let listening = std::sync::Arc::clone(&http);
+    let listening = Arc::clone(&http);
     let collector = thread::spawn(move || {
         let mut came = Vec::new();
         for mut request in listening.incoming_requests() {
@@ -190,16 +203,110 @@ fn what_a_collector_does_not_take_is_an_error_with_one_line() {
         "{}",
         ended.stderr
     );
-    for (wrong, why) in [
-        ("https://x", "https is not spoken"),
-        ("collector:4318", "this is no such address"),
+    let wrong = "collector:4318";
+    let ended = send(&scratch, wrong);
+    assert_eq!(ended.code(), Some(2));
+    assert!(
+        ended.stderr.contains("this is no such address") && ended.stderr.contains(wrong),
+        "{}",
+        ended.stderr
+    );
+}
+
+/// A message of HTTP: its head, and as much behind it as the head says.
+fn message(from: &mut impl Read) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut one = [0];
+    while !bytes.ends_with(b"\r\n\r\n") {
+        if from.read(&mut one).unwrap_or(0) == 0 {
+            return Vec::new();
+        }
+        bytes.push(one[0]);
+    }
+    let head = String::from_utf8_lossy(&bytes).to_lowercase();
+    let length = head.split("content-length: ").nth(1).unwrap();
+    let length: usize = length.lines().next().unwrap().parse().unwrap();
+    let at = bytes.len();
+    bytes.resize(at + length, 0);
+    from.read_exact(&mut bytes[at..]).unwrap();
+    bytes
+}
+
+/// Passes what comes by TLS, to an address of this machine, on to a collector; the address, and what the heads of messages said.
+fn gate(certified: &CertifiedKey<KeyPair>, to: &str) -> (String, mpsc::Receiver<String>) {
+    let key = PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let to = to.strip_prefix("http://").unwrap().to_owned();
+    let (heads, received) = mpsc::channel();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut tls = StreamOwned::new(connection, stream.unwrap());
+            let mut collector = TcpStream::connect(&to).unwrap();
+            loop {
+                let request = message(&mut tls);
+                if request.is_empty() {
+                    break;
+                }
+                let head = request.split(|byte| *byte == 0).next().unwrap();
+                let _ = heads.send(String::from_utf8_lossy(head).to_lowercase());
+                collector.write_all(&request).unwrap();
+                let answer = message(&mut collector);
+                tls.write_all(&answer).and_then(|()| tls.flush()).unwrap();
+            }
+        }
+    });
+    (format!("https://localhost:{port}"), received)
+}
+
+#[test]
+fn spans_go_by_tls_to_a_collector_that_is_trusted() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let pem = scratch.path("collector.pem");
+    fs::write(&pem, certified.cert.pem()).unwrap();
+    let pem = pem.to_str().unwrap();
+    let trusts = ("OTEL_EXPORTER_OTLP_CERTIFICATE", pem);
+    let (heads, came) = collected(all_is_well, |to| {
+        let (address, heads) = gate(&certified, to);
+        // Nobody has said that it is to be trusted.
+        let ended = send(&scratch, &address);
+        let line = (ended.code(), ended.stderr.lines().count());
+        assert_eq!(line, (Some(1), 1), "{}", ended.stderr);
+        assert!(ended.stderr.contains(&address), "{}", ended.stderr);
+        assert_eq!(heads.try_recv().ok(), None);
+
+        let headers = ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20secret");
+        let ended = send_with(&scratch, &address, &[trusts, headers]);
+        assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+        heads.recv().unwrap()
+    });
+    assert_eq!(came.len(), 1);
+    assert!(heads.contains("api-key: a secret\r\n"), "{heads}");
+
+    fs::write(scratch.path("none.pem"), "none").unwrap();
+    for (name, value, why) in [
+        (trusts.0, "none.pem", "no certificate is in it"),
+        (trusts.0, "missing.pem", "there is no such file"),
+        (
+            "OTEL_EXPORTER_OTLP_HEADERS",
+            "a secret",
+            "wanted: KEY=VALUE",
+        ),
     ] {
-        let ended = send(&scratch, wrong);
-        assert_eq!(ended.code(), Some(2));
-        assert!(
-            ended.stderr.contains(why) && ended.stderr.contains(wrong),
-            "{}",
-            ended.stderr
-        );
+        let ended = send_with(&scratch, "https://localhost:9", &[(name, value)]);
+        let line = (ended.code(), ended.stderr.lines().count());
+        assert_eq!(line, (Some(1), 1), "{}", ended.stderr);
+        let said = ended.stderr.contains(name) && ended.stderr.contains(why);
+        assert!(said && !ended.stderr.contains("secret"), "{}", ended.stderr);
     }
 }
