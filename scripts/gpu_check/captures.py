@@ -15,7 +15,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from . import child
 from .inside import interval
 from .kernels import Report
 from .record_file import process_of

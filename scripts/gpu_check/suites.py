@@ -5,7 +5,6 @@ import re
 import shutil
 import site
 import subprocess
-import sys
 import venv
 import xml.etree.ElementTree as ElementTree
 import zipfile

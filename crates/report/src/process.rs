@@ -5,7 +5,7 @@ use std::io;
 use std::path::PathBuf;
 
 use tllmprof_engines::sleeps_for_requests;
-use tllmprof_record::{Batch, CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
+use tllmprof_record::{CallKind, Clock, ClockKind, Counter, Damage, Ended, Entry, Header};
 
 use crate::batch::{self, PhaseSum, UnqualifiedSum};
 use crate::blocks::Blocks;
@@ -13,8 +13,8 @@ use crate::causes::Watched;
 use crate::collectives::{CollectiveTally, Found as Collectives};
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
-use crate::iteration::Iteration;
-use crate::kernels::{CopyTotal, InKernels, KernelSum, KernelTally, KernelTotal, Kernels};
+use crate::iteration::whole;
+use crate::kernels::{CopyTotal, KernelSum, KernelTally, KernelTotal};
 use crate::launches::LaunchTally;
 use crate::layers::{LayerTally, Layers};
 use crate::ledger::{Claims, Groups, HostLedger, Ledger, Named as Names};
@@ -26,7 +26,7 @@ use crate::slow::{self, Slow, Steps};
 use crate::spans::{Span, Spans};
 use crate::stacks::Stacks;
 use crate::sum::{GpuFrom, Sum};
-use crate::tally::{InIteration, Known, Tallied, Tally, Total, Totals};
+use crate::tally::{Known, Tallied, Tally, Total, Totals};
 use crate::turnaround::{Turnaround, Turnarounds};
 use crate::window::{Window, pairs, windows};
 
@@ -562,57 +562,6 @@ fn kinds(rows: &[CallRow]) -> [CallKind; 256] {
         kinds[usize::from(row.row)] = row.kind;
     }
     kinds
-}
-
-/// The iterations with what happened in them.
-fn whole(
-    raw: &[RawIteration],
-    inside: &[InIteration],
-    kernels: &Kernels,
-    gpu: Vec<(u64, u64)>,
-    batches: &[Option<Batch>],
-    qualified: &Qualified,
-    clock: &Clock,
-) -> Vec<Iteration> {
-    let is_measured = !gpu.is_empty();
-    let kernels = kernels.iterations.iter().copied();
-    let kernels = kernels.chain(std::iter::repeat(InKernels::default()));
-    raw.iter()
-        .zip(inside)
-        .zip(kernels)
-        .zip(batches)
-        .enumerate()
-        .map(|(place, (((raw, inside), kernels), batch))| {
-            let ns = |ticks| clock.duration_ns(raw.start, ticks);
-            let gpu_at = gpu.binary_search_by_key(&raw.n, |(n, _)| *n);
-            Iteration {
-                n: raw.n,
-                start: clock.ns(raw.start),
-                duration: ns(raw.duration),
-                gpu: match gpu_at {
-                    Ok(at) => Some(gpu[at].1),
-                    Err(_) if is_measured => None,
-                    Err(_) => kernels.busy,
-                },
-                thread: raw.thread,
-                cut: raw.cut,
-                launches: inside.launches,
-                launching: ns(inside.launching),
-                calls: inside.calls,
-                captures: inside.captures,
-                launched_after: inside.launched_after,
-                wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
-                idle: ns(raw.idle),
-                gil_wait: ns(inside.gil_wait),
-                gc: ns(inside.gc),
-                kernels: kernels.kernels,
-                gpu_busy: kernels.busy,
-                batch: *batch,
-                used: raw.used,
-                unqualified: qualified.why(place),
-            }
-        })
-        .collect()
 }
 
 fn calls(facts: &Facts, totals: &Totals, ns: &Ns) -> Vec<Named> {

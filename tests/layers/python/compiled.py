@@ -36,6 +36,8 @@ class Runner:
         buf1 = torch.ops.own.both.default("Model/model.layers.(0.mlp + 1.mlp)")
         # Topologically Sorted Source Nodes: [], Original ATen: []
         fused_0.run("Model/model", stream=stream0)
+        # Topologically Sorted Source Nodes: [twice], Original ATen: [aten.add]
+        fused_0.run("Model/model", stream=stream0)
         # Topologically Sorted Source Nodes: [unknown], Original ATen: [aten.add]
         fused_0.run("Model/model", stream=stream0)
         partition_0([])
@@ -78,6 +80,9 @@ class Graph:
             self.node("linear_1", "L['self']._orig_mod.layers['1'].mlp"),
             self.node("add_1", "L['self'].layers.1"),
             self.node("unknown"),
+            # Two of a name, as a graph within the graph may have.
+            self.node("twice", "L['self'].layers.0"),
+            self.node("twice", "L['self'].layers.1"),
         ]
 
     def modules(self):

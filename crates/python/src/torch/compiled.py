@@ -34,13 +34,15 @@ def module_of(node):
 
 
 def modules_of(graph_module):
+    """The path to the module of each operation, by its name; '' where two of a name are in different ones, or in none."""
     modules = {}
     for within in graph_module.modules():
         for node in within.graph.nodes if hasattr(within, 'graph') else ():
-            path = module_of(node) if node.op.startswith('call_') else None
-            if path is not None:
+            if node.op.startswith('call_'):
+                path = module_of(node) or ''
                 for origin in (node, *(node.meta.get('from_node') or ())[:1]):
-                    modules.setdefault(origin.name, path)
+                    if modules.setdefault(origin.name, path) != path:
+                        modules[origin.name] = ''
     return modules
 
 

@@ -7,6 +7,7 @@ mod collectives;
 mod escaped;
 mod gpu;
 mod groups;
+mod iterations;
 mod layers;
 mod process;
 mod routing;

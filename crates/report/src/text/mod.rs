@@ -1,6 +1,7 @@
 //! The report as text, a screenful: 80 columns, 44 lines for one process.
 
 mod arrivals;
+mod batches;
 mod findings;
 mod gpu;
 mod layers;
