@@ -2,6 +2,8 @@
 //! the report says the same of it, or that it is not known.
 
 mod common;
+#[path = "layers/native.rs"]
+mod native;
 
 use std::collections::BTreeMap;
 use std::fs;

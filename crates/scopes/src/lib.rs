@@ -1,15 +1,17 @@
 //! Whose time the GPU's is (`TLLMPROF_LAYERS`): what is open on each thread, as a path (a *scope*), and in which scope
 //! each node of a CUDA graph was captured.
 //!
-//! [`paths`] numbers the paths, [`stack`] is what is open on each thread, [`capture`] finds out which nodes a call makes
+//! [`paths`] numbers the paths, [`stack`] is what is open on each thread, [`native`] are calls of native functions among that, [`capture`] finds out which nodes a call makes
 //! while a stream is captured, [`graphs`] follows graphs from there to what is launched, and [`judge`] compares the kernels of
 //! a replay with those of the capture and writes down what is known. Nothing is done at a replay, and nothing at all without
 //! the variable.
 
 mod capture;
 mod driver;
+mod entry;
 mod graphs;
 mod judge;
+pub mod native;
 mod paths;
 mod stack;
 #[cfg(test)]
