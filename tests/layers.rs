@@ -160,6 +160,10 @@ fn all_nodes_of_a_graph_have_scopes() {
     let ran = ran("copies", &[]);
     assert_eq!(ran.nodes, 8 + 3 * (1 + 3));
     ran.assert_all_known();
+    // The others take numbers, too, and have no kernels.
+    let ran = self::ran("others", &[]);
+    assert_eq!(ran.nodes, 8 + 3);
+    ran.assert_all_known();
 }
 
 /// In Python: torch modules by their qualified names, and marked functions.
