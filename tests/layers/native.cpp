@@ -9,6 +9,7 @@
  *       threads    eight threads at once
  *       deep       more within one another than can be followed
  *       coroutine  one is entered on a stack of another's, and launches there
+ *       signals    a handler runs them, on a small stack of its own
  *       forks      a child runs them, and ends in the midst of them
  *       library    they are those of PLUGIN, which is opened when some have run */
 #define STANDIN
@@ -21,8 +22,10 @@
 #include <dlfcn.h>
 #include <execinfo.h>
 #include <pthread.h>
+#include <csignal>
 #include <stdexcept>
 #include <string>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <thread>
 #include <ucontext.h>
@@ -232,6 +235,41 @@ static void jumps(int n)
     launch("none");
 }
 
+OP long op_handler(long n)
+{
+    return n * 2 + rounds;
+}
+
+static void on_signal(int)
+{
+    sum += op_handler(1);
+}
+
+/* What lies below the handler's stack cannot be written. */
+static void signals()
+{
+    enum { ROOM = 1 << 20 };
+    static char *room;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t size = (8192 + (size_t)sysconf(_SC_MINSIGSTKSZ) + page - 1) & ~(page - 1);
+    if (room == NULL) {
+        room = (char *)mmap(NULL, ROOM, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        char *bottom = room + ROOM - size;
+        CHECK(mprotect(bottom, size, PROT_READ | PROT_WRITE));
+        stack_t stack = {};
+        stack.ss_sp = bottom;
+        stack.ss_size = size;
+        struct sigaction action = {};
+        action.sa_handler = on_signal;
+        action.sa_flags = SA_ONSTACK;
+        CHECK(sigaltstack(&stack, NULL));
+        CHECK(sigaction(SIGUSR1, &action, NULL));
+        raise(SIGUSR1); /* the thread's first call */
+    }
+    op_outer(1);
+    raise(SIGUSR1);
+}
+
 OP void op_leaves()
 {
     launch("op_leaves");
@@ -403,6 +441,8 @@ int main(int argc, char **argv)
             throws(step);
         if (strcmp(mode, "jumps") == 0)
             jumps(step);
+        if (strcmp(mode, "signals") == 0)
+            signals();
         if (strcmp(mode, "cancelled") == 0)
             cancelled();
         if (strcmp(mode, "threads") == 0)

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::ops::Range;
 
 use tllmprof_platform::maps::Maps;
-use tllmprof_platform::{ids, thread};
+use tllmprof_platform::{ids, stack, thread};
 
 /// How many may be open: what lies deeper is not known.
 pub const DEEPEST: usize = 64;
@@ -83,6 +83,10 @@ impl Calls {
             return true;
         }
         if self.looks.get() == LOOKS {
+            return false;
+        }
+        // It may have hardly any room, and is not the thread's own stack.
+        if stack::of_signal_handler().is_some() {
             return false;
         }
         self.looks.set(self.looks.get() + 1);

@@ -7,6 +7,7 @@ use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::panics::contained;
+use tllmprof_platform::stack;
 use tllmprof_platform::thread::{self, Inside};
 use tllmprof_scopes::native;
 use tllmprof_session as session;
@@ -42,15 +43,7 @@ fn is_loader(address: usize) -> bool {
 /// more.
 fn is_on_small_signal_stack() -> bool {
     const ROOM: usize = 64 * 1024;
-    let mut stack = core::mem::MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: nothing is set; the structure is filled where that succeeds, and read only then.
-    let stack = unsafe {
-        if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
-            return false;
-        }
-        stack.assume_init()
-    };
-    stack.ss_flags & libc::SS_ONSTACK != 0 && stack.ss_size < ROOM
+    stack::of_signal_handler().is_some_and(|size| size < ROOM)
 }
 
 /// A function has been entered, and goes on when this returns.
