@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use crate::common::{Scratch, built_command, cpp_compiler, is_x86_64, repo, run, skipped, standin};
+use crate::common::{
+    Scratch, built_command, cpp_compiler, is_x86_64, repo, run, shim, skipped, standin,
+};
 use crate::{PATIENCE, Ran, ran_by};
 
 const RULE: (&str, &str) = ("TLLMPROF_SCOPES", "sym:^op_,sym:Engine::op_");
@@ -13,6 +15,7 @@ struct Built {
     _scratch: Scratch,
     program: PathBuf,
     plugin: PathBuf,
+    many: PathBuf,
 }
 
 fn built() -> &'static Built {
@@ -46,6 +49,7 @@ fn built() -> &'static Built {
                 "native",
                 &[&folder, "-l:libcuda.so.1", "-ldl"],
             ),
+            many: build("many.cpp", "many", &[&folder, "-l:libcuda.so.1"]),
             plugin: build("plugin.cpp", "libplugin.so", &["-shared", "-fPIC"]),
             _scratch: scratch,
         }
@@ -208,4 +212,34 @@ fn functions_may_be_steps_and_scopes() {
         "{said}"
     );
     assert_eq!(ran.known()["op_tail/op_end"], 10);
+}
+
+/// Twelve threads with calls that exceptions leave: each comes to what it does without the library, and no call stays open.
+#[test]
+fn many_calls_at_once_do_what_they_do_without_the_library() {
+    if is_left_out() {
+        return;
+    }
+    let scratch = Scratch::new("layers-many");
+    let output = |variables: &[(&str, PathBuf)]| {
+        let mut command = built_command(&built().many);
+        command
+            .env("LD_LIBRARY_PATH", standin())
+            .current_dir(scratch.folder())
+            .envs(variables.iter().cloned());
+        let output = run(&mut command, PATIENCE);
+        assert_eq!(output.status.code(), Some(0), "{}", output.err());
+        output
+    };
+    let plain = output(&[]);
+    let scoped = output(&[
+        ("LD_PRELOAD", shim()),
+        ("TLLMPROF_SCOPES", "sym:^op_".into()),
+        ("TLLMPROF_TRACE", "many.tllmprof".into()),
+        ("TLLMPROF_START_STOP", "1000".into()),
+        ("TLLMPROF_STEP", "cudaEventSynchronize".into()),
+    ]);
+    assert_eq!(scoped.out(), plain.out());
+    let said = scoped.err();
+    assert!(!said.contains("TLLMPROF_SCOPES"), "{said}");
 }
