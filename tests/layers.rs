@@ -2,6 +2,8 @@
 //! the report says the same of it, or that it is not known.
 
 mod common;
+#[path = "layers/native.rs"]
+mod native;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -158,6 +160,10 @@ fn all_nodes_of_a_graph_have_scopes() {
     // Eight kernels, and in each of three layers memory that is set and copies.
     let ran = ran("copies", &[]);
     assert_eq!(ran.nodes, 8 + 3 * (1 + 3));
+    ran.assert_all_known();
+    // The others take numbers, too, and have no kernels.
+    let ran = self::ran("others", &[]);
+    assert_eq!(ran.nodes, 8 + 3);
     ran.assert_all_known();
 }
 
@@ -343,4 +349,49 @@ fn the_report_shows_layers_as_a_tree() {
     };
     let all = share(&process["layers"]) + share(&process["layers_unknown"]);
     assert!((all - 1.0).abs() < 1e-9, "{all}");
+}
+
+/// What measures on a GPU how CUPTI numbers nodes (`scripts/gpu-check`): it runs here, too, where the numbers are the stand-in's.
+#[test]
+fn the_program_that_measures_the_numbers_of_nodes_runs() {
+    let scratch = Scratch::new("graph-nodes");
+    let program = scratch.path("graph_nodes");
+    let mut cc = common::compiler();
+    cc.args([
+        "-O1",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-pthread",
+        "-DSTANDIN",
+        "-o",
+    ])
+    .arg(&program)
+    .arg(repo().join("scripts/gpu_check/programs/graph_nodes.c"))
+    .arg(format!("-I{}", repo().join("tests/standin").display()))
+    .arg(format!("-L{}", standin().display()))
+    .args(["-l:libcuda.so.1", "-ldl"]);
+    let built = run(&mut cc, PATIENCE);
+    assert!(built.status.success(), "{}", built.err());
+    for (case, kernel) in [
+        ("plain", "ran k3 1 1 3"),
+        ("others", "ran k2 1 1 4"),
+        ("empty", "ran k1 1 1 2"),
+        ("child", "ran k5 1 1 3"),
+        ("grandchild", "ran k7 1 1 3"),
+        ("captured-child", "ran k5 2 2 5"),
+        ("relaxed", "ran k159 4 4 39"),
+        ("thread-local", "ran k159 4 4 39"),
+    ] {
+        let mut command = built_command(&program);
+        command
+            .arg(case)
+            .arg(standin().join("cupti/libcupti.so.13"))
+            .env("LD_LIBRARY_PATH", standin());
+        let output = run(&mut command, PATIENCE);
+        let said = output.out();
+        assert_eq!(output.status.code(), Some(3), "{case}: {said}");
+        let times = said.lines().filter(|line| *line == kernel).count();
+        assert_eq!(times, 2, "{case}: {said}");
+    }
 }

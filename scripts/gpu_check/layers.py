@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-from . import child
+from . import child, graph_nodes
 from .kernels import Report
 from .programs import HERE
 from .record_file import process_of
@@ -19,6 +19,11 @@ ENGINE_WINDOW = (300, 359)
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
+# llama.cpp's operations: functions of libggml-cuda by name, few enough to be scopes (its templates of attention are hundreds).
+LLAMA_WINDOW, LLAMA_TURNS, LLAMA_ROWS = "120-159", 3, 25
+LLAMA_WAYS = {"graph": {}, "eager": {"GGML_CUDA_DISABLE_GRAPHS": 1}}
+LLAMA_LEAST = 0.8  # of its kernels' time
+LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
 WAYS = {"eager": 0.99, "graph": 0.99, "compiled": 0.95}
 GRAPH = {f"model/layers.{layer}": layer + 1 for layer in range(5)}
 TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: each layer of the graph has another number of kernels. A graph with "
@@ -90,6 +95,28 @@ def check_model(bench, report, kind):
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(found['graph'].values()):g} kernels in the same modules", wrong is None)
 
 
+def check_llama(bench, report):
+    """llama.cpp's operations by their functions: each row of the table, and the part of the kernels' time that has one."""
+    program = bench.programs["llama.cpp"]
+    if program.missing:
+        return report.check("llama.cpp", program.missing, None)
+    for way, more in LLAMA_WAYS.items():
+        what, trace = f"llama.cpp, {way}", os.path.join(bench.folder, f"layers-llama-{way}.tllmprof")
+        ended = child.run(program.words(LLAMA_TURNS), bench.shimmed(
+            LLAMA_WINDOW, "sym:^llama_decode$", TLLMPROF_TRACE=trace, TLLMPROF_SCOPES=LLAMA_SCOPES, TLLMPROF_KERNELS=TAKEN, **more), 240)
+        report.raw(what, ended)
+        if ended.status != 0:
+            report.check(what, ended.why(), False)
+            continue
+        process = process_of(bench.command, trace)
+        found, share = in_modules(process)
+        for name in sorted(found, key=found.get, reverse=True)[:LLAMA_ROWS]:
+            report.check(f"{what}, {name}", f"{found[name]:g} kernels a step", None)
+        unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
+        report.check(what, f"{share:.2%} of the kernels' time in {len(found)} functions; not known: {unknown}", share >= LLAMA_LEAST)
+    return None
+
+
 def check_compiling(bench, report):
     """Kernels are taken while the model is compiled, with nothing cached, and no more when its graph is replayed."""
     words = [sys.executable, os.path.join(HERE, "layers_torch.py"), "llama", "late", str(STEPS)]
@@ -136,6 +163,8 @@ def table(bench, cuda, log):
         return report.page(*TITLE)
     for mode in MODES:
         report.guarded(check, bench, mode, program)
+    report.guarded(graph_nodes.check_all, bench, cuda)
+    report.guarded(check_llama, bench)
     if bench.programs["hf_generate"].missing:
         report.check("models", bench.programs["hf_generate"].missing, None)
     else:

@@ -3,6 +3,7 @@
  *   program MODE STEPS
  * MODE: chain      one stream
  *       copies     the same, with copies in each layer
+ *       others     with functions of the host, events of other streams, memory that is allocated and freed in each layer
  *       streams    two of them, forked and joined
  *       shared     two threads capture into one graph at once
  *       threads    two threads capture a graph each at once
@@ -76,7 +77,23 @@ static void begin(CUstream on)
     CHECK(cuStreamBeginCapture_v2(on, CU_STREAM_CAPTURE_MODE_RELAXED));
 }
 
-static int copies;
+static int copies, others;
+
+static void nothing(void *unused)
+{
+    (void)unused;
+}
+
+/* Nodes that are no kernels, copies or sets. */
+static void other_nodes(void)
+{
+    CUdeviceptr memory;
+    CHECK(cuLaunchHostFunc(stream, nothing, NULL));
+    CHECK(cuMemAllocAsync(&memory, 64, stream));
+    CHECK(cuEventRecordWithFlags(forked, stream, CU_EVENT_RECORD_EXTERNAL));
+    CHECK(cuStreamWaitEvent(stream, joined, CU_EVENT_WAIT_EXTERNAL));
+    CHECK(cuMemFreeAsync(memory, stream));
+}
 
 static void layers(const char *second)
 {
@@ -93,6 +110,8 @@ static void layers(const char *second)
             CHECK(cuMemcpyHtoDAsync(buffer, words, 8, stream));
             CHECK(cuMemcpyDtoHAsync(words, buffer, 8, stream));
         }
+        if (others)
+            other_nodes();
         snprintf(name, sizeof name, "model/layers.%d/%s", layer, layer == 1 ? second : "mlp");
         launch(name);
     }
@@ -206,6 +225,7 @@ int main(int argc, char **argv)
     CUgraph graph, second = NULL;
     CUgraphExec exec, other = NULL;
     copies = strcmp(mode, "copies") == 0;
+    others = strcmp(mode, "others") == 0;
     if (strcmp(mode, "failed") == 0) {
         begin(stream);
         launch("model/never");

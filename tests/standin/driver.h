@@ -9,7 +9,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum node_kind { KERNEL_NODE, COPY_NODE, SET_NODE, CHILD_NODE, EMPTY_NODE };
+enum node_kind {
+    KERNEL_NODE,
+    COPY_NODE,
+    SET_NODE,
+    CHILD_NODE,
+    EMPTY_NODE,
+    HOST_NODE,
+    RECORD_NODE,
+    WAIT_NODE,
+    ALLOC_NODE,
+    FREE_NODE
+};
 
 struct node {
     enum node_kind kind;
@@ -22,6 +33,7 @@ struct node {
     unsigned char value;
     unsigned int grid[3]; /* a kernel's */
     CUgraph child;
+    CUhostFn host; /* a function of the host's, and its argument in `to` */
 };
 
 struct CUfunc_st {

@@ -127,6 +127,18 @@ CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
     return record("cuEventRecord_ptsz", event, stream_of(stream, true));
 }
 
+/* An external event is a node of the graph that is captured. */
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned int flags)
+{
+    CUstream on = stream_of(stream, false);
+    if (flags != CU_EVENT_RECORD_EXTERNAL || on->capture == CU_STREAM_CAPTURE_STATUS_NONE)
+        return record("cuEventRecordWithFlags", event, on);
+    driver_lock();
+    CUresult result = submit(on, (struct node){.kind = RECORD_NODE}, 0, 0);
+    driver_unlock();
+    return result;
+}
+
 CUresult cuEventSynchronize(CUevent event)
 {
     static const char function[] = "cuEventSynchronize";

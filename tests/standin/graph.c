@@ -84,7 +84,11 @@ CUresult cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
     static const CUgraphNodeType types[] = {
         [KERNEL_NODE] = CU_GRAPH_NODE_TYPE_KERNEL, [COPY_NODE] = CU_GRAPH_NODE_TYPE_MEMCPY,
         [SET_NODE] = CU_GRAPH_NODE_TYPE_MEMSET,    [CHILD_NODE] = CU_GRAPH_NODE_TYPE_GRAPH,
-        [EMPTY_NODE] = CU_GRAPH_NODE_TYPE_EMPTY,
+        [EMPTY_NODE] = CU_GRAPH_NODE_TYPE_EMPTY,   [HOST_NODE] = CU_GRAPH_NODE_TYPE_HOST,
+        [WAIT_NODE] = CU_GRAPH_NODE_TYPE_WAIT_EVENT,
+        [RECORD_NODE] = CU_GRAPH_NODE_TYPE_EVENT_RECORD,
+        [ALLOC_NODE] = CU_GRAPH_NODE_TYPE_MEM_ALLOC,
+        [FREE_NODE] = CU_GRAPH_NODE_TYPE_MEM_FREE,
     };
     *type = types[((struct node *)node)->kind];
     return CUDA_SUCCESS;

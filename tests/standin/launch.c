@@ -16,7 +16,8 @@ CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned i
     case CU_STREAM_CAPTURE_STATUS_INVALIDATED:
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     default:
-        tool_run(stream, &node, exec, number);
+        if (node.kind <= SET_NODE)
+            tool_run(stream, &node, exec, number);
         switch (node.kind) {
         case COPY_NODE:
             memmove(node.to, node.from, node.bytes);
@@ -27,12 +28,24 @@ CUresult submit(CUstream stream, struct node node, unsigned int exec, unsigned i
         case KERNEL_NODE:
             run_kernel(node.kernel_buffer);
             break;
+        case HOST_NODE:
+            node.host(node.to);
+            break;
         default:
             break;
         }
         work(stream);
         return CUDA_SUCCESS;
     }
+}
+
+CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *data)
+{
+    driver_lock();
+    struct node node = {.kind = HOST_NODE, .host = function, .to = data};
+    CUresult result = submit(stream_of(stream, false), node, 0, 0);
+    driver_unlock();
+    return result;
 }
 
 struct shape {

@@ -51,6 +51,28 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     return pointer == 0 || found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+/* In a capture they are nodes, and the memory is there at once. */
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    CUresult result = cuMemAlloc_v2(pointer, bytes);
+    driver_lock();
+    if (result == CUDA_SUCCESS)
+        result = submit(stream_of(stream, false), (struct node){.kind = ALLOC_NODE}, 0, 0);
+    driver_unlock();
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+    CUstream on = stream_of(stream, false);
+    if (on->capture == CU_STREAM_CAPTURE_STATUS_NONE)
+        return cuMemFree_v2(pointer);
+    driver_lock();
+    CUresult result = submit(on, (struct node){.kind = FREE_NODE}, 0, 0);
+    driver_unlock();
+    return result;
+}
+
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     const char *text = getenv("STANDIN_FREE_MB");

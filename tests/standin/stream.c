@@ -404,8 +404,13 @@ static CUresult wait_event(CUstream stream, CUevent event)
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags)
 {
-    (void)flags;
-    return wait_event(stream_of(stream, false), event);
+    CUstream on = stream_of(stream, false);
+    if (flags != CU_EVENT_WAIT_EXTERNAL || on->capture == CU_STREAM_CAPTURE_STATUS_NONE)
+        return wait_event(on, event);
+    driver_lock();
+    CUresult result = submit(on, (struct node){.kind = WAIT_NODE}, 0, 0);
+    driver_unlock();
+    return result;
 }
 
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags)

@@ -129,6 +129,10 @@ pub struct Options {
     /// Report GPU time by torch module, NVTX range and marked function, in CUDA graphs, too; records kernels as --kernels does
     #[arg(long)]
     layers: bool,
+    /// Let each call of these functions be a scope of --layers, which this implies: sym:REGEX[@LIBREGEX],
+    /// py:MODULE:QUALNAME, or several with commas.
+    #[arg(long, value_name = "RULES")]
+    scopes: Option<OsString>,
     /// Record each GPU kernel, by CUPTI, in the first STEPS iterations of each window [default: off; 20 without STEPS].
     /// STEPS@TIME, such as 20@60s: in so many iterations each TIME instead, for as long as the program runs
     #[arg(long, value_name = "STEPS[@TIME]", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
@@ -175,6 +179,7 @@ impl Options {
             ("--keep", "TLLMPROF_KEEP", self.keep.clone()),
             ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
             ("--layers", "TLLMPROF_LAYERS", on(self.layers, "1")),
+            ("--scopes", "TLLMPROF_SCOPES", self.scopes.clone()),
             ("--args", "TLLMPROF_ARGS", self.args.clone()),
             ("--run", RUN_VARIABLE, self.run.clone()),
             ("--gc", "TLLM_PROFILE_RECORD_GC", on(self.gc, "1")),
@@ -389,6 +394,7 @@ mod tests {
             no_trace: true,
             kernels: Some("1".into()),
             layers: true,
+            scopes: Some("sym:^f$".into()),
             args: Some("full".into()),
             run: Some("x".into()),
             gc: true,
@@ -409,7 +415,7 @@ mod tests {
         let all = all();
         let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
         let given = all.given();
-        assert_eq!(given.len(), 30);
+        assert_eq!(given.len(), 31);
         for given in given {
             assert!(known.contains(given.variable), "{given:?}");
         }

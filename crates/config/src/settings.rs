@@ -18,6 +18,7 @@ use crate::range::Windows;
 use crate::ranks::Ranks;
 use crate::router::PerfectRouter;
 use crate::run::{RUN_VARIABLE, RunId};
+use crate::scope::{NativeFunctions, ScopeRule};
 use crate::step::Step;
 use crate::template::PathTemplate;
 use crate::torch_trace::TracePath;
@@ -85,6 +86,8 @@ pub struct Settings {
     pub kernels: Option<Kernels>,
     /// Whose time the GPU's is: scopes are followed, and kernels recorded with the scope they were launched in.
     pub layers: bool,
+    /// Native functions that are scopes.
+    pub scopes: Vec<NativeFunctions>,
     /// Bytes that a record may come to.
     pub trace_max: u64,
     /// Bytes that the latest windows may take, if the oldest are to go where there are more.
@@ -151,7 +154,20 @@ impl Settings {
         // One that is set to nothing says that there is to be none.
         let is_named = (env.get)("TLLMPROF_TRACE").is_some();
         let flight = env.set("TLLMPROF_FLIGHT", parse_flight)?.flatten();
-        let layers = env.flag("TLLMPROF_LAYERS", false)?;
+        let mut py_ranges = env
+            .set("TLLMPROF_PY_RANGES", PyFunction::parse_list)?
+            .unwrap_or_default();
+        let rules = env.set("TLLMPROF_SCOPES", ScopeRule::parse_list)?;
+        // Scopes are of use for layers alone.
+        let layers = env.flag("TLLMPROF_LAYERS", rules.is_some())?;
+        let mut scopes = Vec::new();
+        for rule in rules.into_iter().flatten() {
+            match rule {
+                ScopeRule::Native(functions) => scopes.push(functions),
+                ScopeRule::Python(function) if py_ranges.contains(&function) => {}
+                ScopeRule::Python(function) => py_ranges.push(function),
+            }
+        }
         let kernels = env.set("TLLMPROF_KERNELS", Kernels::parse)?;
         // Layers are made of kernels. One that is set to 0 says that there are to be none.
         let kernels = kernels.unwrap_or_else(|| layers.then_some(Kernels::FIRST));
@@ -195,9 +211,7 @@ impl Settings {
                 .unwrap_or(Level::Info),
             nvtx_debug: env.flag("TLLM_NVTX_DEBUG", false)?,
             llmapi: env.flag("TLLM_LLMAPI_ENABLE_NVTX", false)?,
-            py_ranges: env
-                .set("TLLMPROF_PY_RANGES", PyFunction::parse_list)?
-                .unwrap_or_default(),
+            py_ranges,
             gil_min_us: env
                 .set("TLLMPROF_GIL_MIN_US", |us| {
                     number::parse(us, "a number of microseconds")
@@ -216,6 +230,7 @@ impl Settings {
             trace_on_demand,
             kernels,
             layers,
+            scopes,
             trace_max: most.into_iter().chain(keep).min().unwrap_or(TRACE_MAX),
             keep,
             full_args: env.set("TLLMPROF_ARGS", parse_args)?.unwrap_or_default(),

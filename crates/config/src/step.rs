@@ -192,7 +192,7 @@ fn split_every(text: &str) -> Result<(&str, u64), Problem> {
 }
 
 /// The parts before and behind the last `@` that is neither escaped nor in brackets.
-fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
+pub(crate) fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
     let (mut escaped, mut in_class, mut at) = (false, false, None);
     for (index, byte) in rule.bytes().enumerate() {
         match byte {
@@ -213,7 +213,7 @@ fn split_at_sign(rule: &str) -> (&str, Option<&str>) {
 /// How deep groups and repetitions of a regex may be within one another.
 const NESTED: u32 = 32;
 
-fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
+pub(crate) fn regex(pattern: &str, what: &str, wanted: &str) -> Result<Regex, Problem> {
     if pattern.is_empty() {
         return Err(Problem::new(
             format!("the regex for the {what} is empty"),

@@ -164,6 +164,11 @@ pub const VARIABLES: &[Variable] = &[
          TLLMPROF_KERNELS=1 does, unless that is set; default 0",
     ),
     variable(
+        "TLLMPROF_SCOPES",
+        "functions each of whose calls is a scope of the layers: sym:REGEX[@LIBREGEX],py:module:function,…; sets TLLMPROF_LAYERS=1, \
+         unless that is set",
+    ),
+    variable(
         "TLLMPROF_KERNELS",
         "1 or a number: record each GPU kernel, by CUPTI, in the first 20 (or that many) iterations of each window; \
          20@60s: in 20 iterations each 60 seconds instead, for as long as the process runs; default 0",

@@ -26,6 +26,9 @@ pub struct Handlers {
     /// Where the trampoline of a patched entry goes when its call has to be thought about.
     #[cfg(target_arch = "x86_64")]
     pub named_slow: Handler,
+    /// Where the trampoline of a function goes whose calls are scopes.
+    #[cfg(target_arch = "x86_64")]
+    pub named_scope: Handler,
 }
 
 /// The processor's, one element. Collected by the linker, as another library's constructor may use

@@ -87,6 +87,10 @@ impl tllmprof_session::Doors for AllDoors {
         named::report_unmatched(step, may_search);
     }
 
+    fn report_unmatched_scopes(&self, may_search: bool) {
+        named::report_unmatched_scopes(may_search);
+    }
+
     fn attach_again(&self) -> bool {
         attached::attach_again()
     }

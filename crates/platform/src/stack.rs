@@ -35,6 +35,19 @@ pub fn bounds() -> Option<Range<usize>> {
     }
 }
 
+/// The size of the stack that a signal handler of the calling thread runs on, if that is one of its own.
+pub fn of_signal_handler() -> Option<usize> {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: nothing is set; the structure is filled where that succeeds, and read only then.
+    let stack = unsafe {
+        if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
+            return None;
+        }
+        stack.assume_init()
+    };
+    (stack.ss_flags & libc::SS_ONSTACK != 0).then_some(stack.ss_size)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,15 +1,17 @@
 //! Whose time the GPU's is (`TLLMPROF_LAYERS`): what is open on each thread, as a path (a *scope*), and in which scope
 //! each node of a CUDA graph was captured.
 //!
-//! [`paths`] numbers the paths, [`stack`] is what is open on each thread, [`capture`] finds out which nodes a call makes
+//! [`paths`] numbers the paths, [`stack`] is what is open on each thread, [`native`] are calls of native functions among that, [`capture`] finds out which nodes a call makes
 //! while a stream is captured, [`graphs`] follows graphs from there to what is launched, and [`judge`] compares the kernels of
 //! a replay with those of the capture and writes down what is known. Nothing is done at a replay, and nothing at all without
 //! the variable.
 
 mod capture;
 mod driver;
+mod entry;
 mod graphs;
 mod judge;
+pub mod native;
 mod paths;
 mod stack;
 #[cfg(test)]
@@ -22,12 +24,13 @@ use tllmprof_platform::lifecycle;
 use tllmprof_session as session;
 
 pub use capture::{node_begins, node_ends};
+pub use entry::Within;
 pub use graphs::{
     Launch, Made, capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed,
     instantiated, name_hash, resolve, updated,
 };
 pub use judge::{Replayed, judge, node};
-pub use stack::{OWN, Within, here, launches, pop, push, push_within};
+pub use stack::{OWN, here, launches, pop, push, push_within};
 
 lifecycle::global! {
     /// Scopes are followed.

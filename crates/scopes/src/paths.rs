@@ -73,10 +73,14 @@ pub fn within(parent: u32, name: &[u8]) -> u32 {
     for step in 0..REACH {
         let index = (hash as usize).wrapping_add(step) % PLACES;
         let place = &TABLE[index];
-        let found = match place
-            .hash
-            .compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire)
-        {
+        let known = place.hash.load(Ordering::Acquire);
+        let taken = match known {
+            0 => place
+                .hash
+                .compare_exchange(0, hash, Ordering::AcqRel, Ordering::Acquire),
+            known => Err(known),
+        };
+        let found = match taken {
             Ok(_) => {
                 place.parent.store(parent, Ordering::Relaxed);
                 // Where there is no more room for names, the place stays as it is, for good.

@@ -3,15 +3,15 @@
 use core::cell::Cell;
 
 use tllmprof_platform::pages::{self, Zeroed};
+use tllmprof_platform::stack as machine;
 use tllmprof_platform::thread::{self, Part};
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::What;
 
 use crate::driver::Captured;
+use crate::entry::{Calls, DEEPEST, Entry, NATIVE, Within};
 use crate::paths;
 
-/// How deep it may be: what lies deeper is not known.
-const DEEPEST: usize = 64;
 /// The domain of what the library marks itself: functions and modules.
 pub const OWN: usize = 1;
 
@@ -24,31 +24,7 @@ pub struct Open {
     /// One more than the scope that the record has of the thread, and in which window; 0: none.
     written: Cell<u64>,
     pub pending: Pending,
-}
-
-/// Of ranges each domain has a stack of its own.
-struct Entry {
-    domain: Cell<usize>,
-    path: Cell<u32>,
-    /// Says what is open within the path, from moment to moment.
-    within: Cell<Option<&'static dyn Within>>,
-}
-
-/// Code that several scopes have launches in without opening them, as a compiled model's.
-pub trait Within: Sync {
-    /// The innermost part of the scope that the calling thread is in now; `None`: there is none. May be called while the thread
-    /// is in a call of CUDA: it takes no lock and allocates nothing.
-    fn now(&self) -> Option<&'static [u8]>;
-}
-
-impl Entry {
-    fn scope(&self) -> u32 {
-        let path = self.path.get();
-        match self.within.get().and_then(Within::now) {
-            Some(name) => paths::within(path, name),
-            None => path,
-        }
-    }
+    pub calls: Calls,
 }
 
 /// A call that is under way on a thread.
@@ -106,13 +82,64 @@ fn begin() -> Option<&'static Open> {
         open.beyond.set(0);
         open.written.set(0);
         open.pending.take();
+        open.calls.begin();
         Some(open)
     })
 }
 
 impl Open {
+    /// What is open, without what is beyond.
+    pub fn open_entries(&self) -> &[Entry] {
+        &self.entries[..self.depth.get()]
+    }
+
+    /// Whether something more can be opened.
+    pub fn has_room(&self) -> bool {
+        self.beyond.get() == 0 && self.depth.get() < DEEPEST
+    }
+
+    /// The innermost native call that is open.
+    pub fn last_native(&self) -> Option<usize> {
+        let open = self.open_entries();
+        open.iter().rposition(|entry| entry.domain.get() == NATIVE)
+    }
+
+    /// Closes one.
+    pub fn remove_native(&self, at: usize) {
+        let calls = &self.calls;
+        calls.open.set(calls.open.get().saturating_sub(1));
+        calls.is_over_full.set(false);
+        self.remove(at);
+    }
+
+    /// Closes calls that are gone; whether it is known what is open.
+    pub fn settle(&self) -> bool {
+        let calls = &self.calls;
+        let stack = calls.stack();
+        if !stack.is_empty() {
+            let here = machine::here();
+            if !stack.contains(&here) {
+                return false;
+            }
+            while calls.open.get() > 0
+                && let Some(last) = self.last_native()
+                && !self.open_entries()[last].is_under_way(here)
+            {
+                self.remove_native(last);
+            }
+        }
+        !calls.is_over_full.get()
+    }
+
     /// The scope.
     pub fn scope(&self) -> u32 {
+        if !self.settle() {
+            return paths::UNKNOWN;
+        }
+        self.innermost()
+    }
+
+    fn innermost(&self) -> u32 {
         match self.depth.get().checked_sub(1) {
             _ if self.beyond.get() > 0 => paths::UNKNOWN,
             Some(last) => self.entries[last].scope(),
@@ -120,11 +147,11 @@ impl Open {
         }
     }
 
-    fn push(&self, domain: usize, name: &[u8], within: Option<&'static dyn Within>) {
+    pub fn push(&self, domain: usize, name: &[u8], within: Option<&'static dyn Within>) {
         let depth = self.depth.get();
         match self.entries.get(depth) {
             Some(entry) if self.beyond.get() == 0 => {
-                entry.path.set(paths::within(self.scope(), name));
+                entry.path.set(paths::within(self.innermost(), name));
                 entry.domain.set(domain);
                 entry.within.set(within);
                 self.depth.set(depth + 1);
@@ -137,11 +164,15 @@ impl Open {
         if self.beyond.get() > 0 {
             return self.beyond.set(self.beyond.get() - 1);
         }
-        let open = &self.entries[..self.depth.get()];
-        let Some(at) = open.iter().rposition(|entry| entry.domain.get() == domain) else {
-            return;
-        };
-        // What another domain has opened within it stays open.
+        let open = self.open_entries();
+        if let Some(at) = open.iter().rposition(|entry| entry.domain.get() == domain) {
+            self.remove(at);
+        }
+    }
+
+    /// Closes one of the things that are open. What was opened within it stays open.
+    pub fn remove(&self, at: usize) {
+        let open = self.open_entries();
         let mut around = match at.checked_sub(1) {
             Some(last) => open[last].path.get(),
             None => paths::NONE,
@@ -155,8 +186,7 @@ impl Open {
                 };
             }
             to.path.set(around);
-            to.domain.set(from.domain.get());
-            to.within.set(from.within.get());
+            to.become_that_of(from);
         }
         self.depth.set(open.len() - 1);
     }

@@ -9,7 +9,7 @@ use tllmprof_record::GraphState;
 use crate::driver::Shape;
 use crate::graphs::{self, Captured, Graphs, Launch, Made, Node, Of};
 use crate::judge::{Kernel, difference};
-use crate::{OWN, Within, capture_ends, node, paths, pop, push, push_within, stack};
+use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
 /// What is known of graphs is one in a process.
 static GRAPHS: Mutex<()> = Mutex::new(());
@@ -341,4 +341,91 @@ fn cupti_names_each_executable_graph_once() {
     graphs::with_all(Graphs::forget_gone);
     assert_eq!(graphs::with_all(state).unwrap(), None);
     crate::exec_is_destroyed(0x200);
+}
+
+/// A word of this thread's stack, as a return address would lie there.
+fn called(name: &str, mark: u32, place: &usize) -> bool {
+    let value = *core::hint::black_box(place);
+    let place = core::ptr::from_ref(place).expose_provenance();
+    let has_room = native::has_room(place);
+    if has_room {
+        native::enters(name.as_bytes(), native::Call { mark, place, value });
+    }
+    has_room
+}
+
+#[test]
+fn native_calls_are_open_until_they_return_or_are_found_to_be_gone() {
+    let (outer, inner) = (0x1111, 0x2222);
+    assert!(called("f", 1, &outer) && called("g", 2, &inner));
+    push(OWN, b"range");
+    assert_eq!(scope(), path(&["f", "g", "range"]));
+    // The inner one takes those with it that it has called, and no ranges.
+    native::returns(2);
+    assert_eq!(scope(), path(&["f", "range"]));
+    native::returns(2);
+    assert_eq!(scope(), path(&["f", "range"]), "it has returned before");
+    pop(OWN);
+    // A function that ends in another, and by turns.
+    let tail = 0x3333;
+    assert!(called("h", 3, &tail) && called("i", 3, &tail) && called("h", 3, &tail));
+    assert_eq!(scope(), path(&["f", "h"]));
+    assert!(called("i", 3, &tail));
+    native::returns(3);
+    assert_eq!(scope(), path(&["f"]));
+    // One whose return address is there no more was left by longjmp.
+    let mut left = 0x4444_usize;
+    assert!(called("left", 4, &left));
+    assert_eq!(scope(), path(&["f", "left"]));
+    core::hint::black_box(&mut left);
+    left = 5;
+    core::hint::black_box(&left);
+    assert_eq!(scope(), path(&["f"]));
+    native::returns(1);
+    assert_eq!(scope(), paths::NONE);
+}
+
+#[test]
+fn an_exception_leaves_a_call_whose_mark_is_free_when_it_is_past() {
+    let left = |place: usize| {
+        let mut marks = Vec::new();
+        native::take_left(place, |mark| marks.push(mark));
+        marks
+    };
+    let (outer, inner) = (0x1111, 0x2222);
+    assert!(called("f", 1, &outer) && called("g", 2, &inner));
+    native::is_passed(2);
+    assert_eq!(scope(), path(&["f"]));
+    // A handler of a signal that comes in the midst of what unwinds is deeper than that.
+    assert_eq!(left(tllmprof_platform::stack::here() - 0x4000), []);
+    assert_eq!(left(core::ptr::from_ref(&outer).addr() + 0x4000), [2]);
+    assert_eq!(left(usize::MAX), []);
+    // One that is not the innermost stays in use.
+    assert!(called("g", 2, &inner));
+    native::is_passed(1);
+    assert_eq!(left(usize::MAX), []);
+    assert_eq!(scope(), paths::NONE);
+}
+
+#[test]
+fn a_call_for_which_there_is_no_room_makes_the_scope_unknown() {
+    let place = 0x1111;
+    let elsewhere = Box::new(0x1111);
+    assert!(called("f", 1, &place));
+    assert!(!called("g", 2, &elsewhere), "another stack");
+    assert_eq!(scope(), paths::UNKNOWN);
+    native::returns(1);
+    assert_eq!(scope(), paths::NONE);
+    let places = [0x2222; 64];
+    for (mark, place) in places.iter().rev().enumerate() {
+        assert!(called("deep", mark as u32, place));
+    }
+    assert_ne!(scope(), paths::UNKNOWN);
+    assert!(!called("deep", 64, &place));
+    assert_eq!(scope(), paths::UNKNOWN);
+    native::returns(63);
+    assert_ne!(scope(), paths::UNKNOWN);
+    native::returns(0);
+    native::is_over_full();
+    assert_eq!(scope(), paths::UNKNOWN);
 }

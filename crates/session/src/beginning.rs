@@ -27,10 +27,11 @@ pub fn begin(settings: &'static Settings) {
     mind_exit();
     let _uncancelled = Uncancelled::new();
     log::set_level(settings.log);
-    match settings.step {
-        Step::Symbol { .. } => doors().report_named(),
-        Step::Auto => learning::log_hint(),
-        _ => {}
+    if matches!(settings.step, Step::Symbol { .. }) || !settings.scopes.is_empty() {
+        doors().report_named();
+    }
+    if matches!(settings.step, Step::Auto) {
+        learning::log_hint();
     }
     uncounted(&mut || {
         sink().start(settings);

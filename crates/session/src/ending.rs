@@ -122,6 +122,9 @@ fn end(may_run_profilers_here: bool) {
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         doors().report_unmatched(&settings.step, may_run_profilers_here);
     }
+    if uses_cuda && !settings.scopes.is_empty() {
+        doors().report_unmatched_scopes(may_run_profilers_here);
+    }
     if uses_cuda {
         interpreter().report_missing();
     }

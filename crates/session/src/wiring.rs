@@ -101,6 +101,8 @@ pub trait Doors: Sync {
     /// Says what is wrong with a rule that named no function, or too many. `may_search`: there is
     /// time and memory to look for names that are near.
     fn report_unmatched(&self, step: &Step, may_search: bool);
+    /// Says that no function was found whose calls were to be scopes, where some were asked for.
+    fn report_unmatched_scopes(&self, _may_search: bool) {}
     /// Has calls seen again after [`Doors::detach`]; whether the library was attached, and not preloaded.
     fn attach_again(&self) -> bool {
         false

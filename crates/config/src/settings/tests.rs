@@ -451,3 +451,19 @@ fn a_process_that_listens_has_a_record_on_demand_unless_another_or_none_is_named
     let bad = from(&[control("here")]).unwrap_err();
     assert_eq!(bad.name, "TLLMPROF_CONTROL");
 }
+
+#[test]
+fn scopes_switch_layers_and_kernels_on_unless_they_are_off() {
+    let scopes = ("TLLMPROF_SCOPES", "sym:^f$@lib,py:m:g,py:m:h");
+    let settings = from(&[scopes, ("TLLMPROF_PY_RANGES", "m:h")]).unwrap();
+    assert!(settings.layers && settings.kernels.is_some());
+    let native: Vec<_> = settings.scopes.iter().map(ToString::to_string).collect();
+    assert_eq!(native, ["sym:^f$@lib"]);
+    let python: Vec<_> = settings.py_ranges.iter().map(ToString::to_string).collect();
+    assert_eq!(python, ["m:h", "m:g"]);
+    let off = from(&[scopes, ("TLLMPROF_LAYERS", "0")]).unwrap();
+    assert!(!off.layers && off.kernels.is_none());
+    assert!(!from(&[("TLLMPROF_SCOPES", " ")]).unwrap().layers);
+    let bad = from(&[("TLLMPROF_SCOPES", "f")]).unwrap_err();
+    assert_eq!(bad.name, "TLLMPROF_SCOPES");
+}

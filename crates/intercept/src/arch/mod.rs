@@ -34,6 +34,8 @@ static OURS: Handlers = Handlers {
     blocking_copy: noting::BLOCKING_COPY,
     #[cfg(target_arch = "x86_64")] // on AArch64 no entry is patched
     named_slow: named::slow,
+    #[cfg(target_arch = "x86_64")]
+    named_scope: named::scope,
 };
 
 /// Defines the exported functions of these names. For the preloaded library alone: whatever else holds

@@ -16,11 +16,14 @@
 //! instruction, so that nothing in `.eh_frame` needs a relocation. It is marked as a signal frame:
 //! libgcc distinguishes two frames of one stack pointer by that, and looks the address behind it up
 //! as it is, which is why it is one less: within the call, as without us.
+//!
+//! The stubs for calls that are scopes have a personality each, which an unwinder calls when an exception leaves the frame:
+//! it says which call is over, and has nothing cleaned up.
 
 use core::arch::{global_asm, naked_asm};
 use tllmprof_platform::thread::Block;
 
-use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, STUBS};
+use crate::named::pool::{AWAITED, COUNT, LIMIT, REALS, RETURNS, Return, SCOPES, STUBS};
 use crate::named::processor::{AREA, LEGACY, MASK};
 
 /// Saves every register that a call may change, below `rbp`.
@@ -153,6 +156,44 @@ global_asm!(
     ".endr",
     ".cfi_endproc",
     ".size tllmprof_return_stubs, . - tllmprof_return_stubs",
+    // As these, for calls that are scopes, each with a table of its own for unwinders.
+    ".macro tllmprof_scope_stub",
+    ".p2align 6",
+    ".cfi_startproc",
+    ".cfi_personality 0x1b, tllmprof_scope_passes\\@",
+    ".cfi_signal_frame",
+    ".cfi_def_cfa rsp, 0",
+    ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
+    "nop",
+    "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",
+    ".cfi_def_cfa_offset 8",
+    ".cfi_offset rip, -8",
+    "push tllmprof_i",
+    ".cfi_adjust_cfa_offset 8",
+    "jmp {returned}",
+    ".org tllmprof_scope_stubs + 64 * (tllmprof_i - {returns}) + 24",
+    ".quad {awaited} + tllmprof_i * {return_size} + {address} - .",
+    // The sixth argument, behind the five of a personality.
+    // A symbol: GNU's linker takes personalities without names for one.
+    ".hidden tllmprof_scope_passes\\@",
+    ".globl tllmprof_scope_passes\\@",
+    "tllmprof_scope_passes\\@:",
+    "mov r9d, tllmprof_i",
+    "jmp {passes}",
+    ".cfi_endproc",
+    ".set tllmprof_i, tllmprof_i + 1",
+    ".endm",
+    ".p2align 6",
+    ".hidden tllmprof_scope_stubs",
+    ".globl tllmprof_scope_stubs",
+    ".type tllmprof_scope_stubs,@function",
+    "tllmprof_scope_stubs:",
+    ".set tllmprof_i, {returns}",
+    ".rept {scopes}",
+    "tllmprof_scope_stub",
+    ".endr",
+    ".size tllmprof_scope_stubs, . - tllmprof_scope_stubs",
+    ".purgem tllmprof_scope_stub",
     ".text",
     count = const STUBS,
     tally = const COUNT,
@@ -164,38 +205,52 @@ global_asm!(
     return_size = const size_of::<Return>(),
     address = const Return::ADDRESS,
     returned = sym returned,
+    scopes = const SCOPES,
+    passes = sym crate::named::passes,
     cells = const Block::CELLS,
 );
 
-/// A call goes on to the function only after Rust has been asked.
+/// Defines a way to the function on which Rust is asked first.
 ///
 /// It is called with, from the top of the stack, where to return to in the stub, `r11`, and the
 /// return address of the intercepted call; it changes nothing but the flags. To an unwinder its
 /// caller is the caller of the intercepted call.
-#[unsafe(naked)]
-pub unsafe extern "C" fn slow() {
-    naked_asm!(
-        ".cfi_startproc",
-        ".cfi_def_cfa rsp, 24",
-        "push rbp",
-        ".cfi_def_cfa_offset 32",
-        ".cfi_offset rbp, -32",
-        "mov rbp, rsp",
-        ".cfi_def_cfa_register rbp",
-        save_all!(),
-        "lea rdi, [rbp + 24]",
-        "mov rsi, qword ptr [rbp + 8]",
-        "call {before}",
-        restore_all!(),
-        ".cfi_def_cfa rsp, 24",
-        ".cfi_same_value rbp",
-        "ret",
-        ".cfi_endproc",
-        area = sym AREA,
-        mask = sym MASK,
-        legacy = const LEGACY,
-        before = sym crate::named::before,
-    )
+macro_rules! ways {
+    ($($(#[$attribute:meta])* $name:ident: $before:path;)*) => {$(
+        $(#[$attribute])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            naked_asm!(
+                ".cfi_startproc",
+                ".cfi_def_cfa rsp, 24",
+                "push rbp",
+                ".cfi_def_cfa_offset 32",
+                ".cfi_offset rbp, -32",
+                "mov rbp, rsp",
+                ".cfi_def_cfa_register rbp",
+                save_all!(),
+                "lea rdi, [rbp + 24]",
+                "mov rsi, qword ptr [rbp + 8]",
+                "call {before}",
+                restore_all!(),
+                ".cfi_def_cfa rsp, 24",
+                ".cfi_same_value rbp",
+                "ret",
+                ".cfi_endproc",
+                area = sym AREA,
+                mask = sym MASK,
+                legacy = const LEGACY,
+                before = sym $before,
+            )
+        }
+    )*};
+}
+
+ways! {
+    /// A call that is past its thread's credit.
+    slow: crate::named::before;
+    /// A call that is a scope.
+    scope: crate::named::scope_begins;
 }
 
 /// A call has returned whose end was awaited. On the stack lie its place in [`AWAITED`] and where it

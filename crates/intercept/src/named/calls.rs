@@ -2,12 +2,14 @@
 
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{ends, may_await_end};
+use super::{ends, may_await_end, scopes};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::panics::contained;
+use tllmprof_platform::stack;
 use tllmprof_platform::thread::{self, Inside};
+use tllmprof_scopes::native;
 use tllmprof_session as session;
 use tllmprof_steps::step::counted::Counted;
 
@@ -41,15 +43,7 @@ fn is_loader(address: usize) -> bool {
 /// more.
 fn is_on_small_signal_stack() -> bool {
     const ROOM: usize = 64 * 1024;
-    let mut stack = core::mem::MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: nothing is set; the structure is filled where that succeeds, and read only then.
-    let stack = unsafe {
-        if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
-            return false;
-        }
-        stack.assume_init()
-    };
-    stack.ss_flags & libc::SS_ONSTACK != 0 && stack.ss_size < ROOM
+    stack::of_signal_handler().is_some_and(|size| size < ROOM)
 }
 
 /// A function has been entered, and goes on when this returns.
@@ -87,12 +81,63 @@ fn entered(return_place: &AtomicUsize, from: usize) {
     session::goes_on();
 }
 
+/// A function whose calls are scopes has been entered: as [`before`].
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "no entry is patched")
+)]
+pub extern "C" fn scope_begins(return_place: &AtomicUsize, from: usize) {
+    contained((), || {
+        let Some(function) = scopes::of_trampoline(from) else {
+            return;
+        };
+        if let Some(_inside) = Inside::enter() {
+            let _errno = Kept::new();
+            open(function, return_place);
+        }
+        // What a trampoline does for the rule of steps.
+        if function.is_step() && (thread::cells().is_null() || session::count(Counted::Named)) {
+            entered(return_place, from);
+        }
+    });
+}
+
+/// Opens a scope, until the call ends.
+fn open(function: &scopes::Function, return_place: &AtomicUsize) {
+    let place = core::ptr::from_ref(return_place).addr();
+    let Some(name) = function.name().filter(|_| session::activity::is_active()) else {
+        return;
+    };
+    let has_room = native::has_room(place);
+    // Of a thread that has ended, too, whose state this one has taken over just now.
+    native::take_left(place, |mark| _ = ends::ended(mark as usize));
+    if !has_room {
+        return;
+    }
+    match ends::await_scope(return_place) {
+        Some(index) => {
+            let call = native::Call {
+                mark: index as u32,
+                place,
+                value: return_place.load(Ordering::Relaxed),
+            };
+            native::enters(name, call);
+        }
+        None => {
+            native::is_over_full();
+            scopes::report_over_full();
+        }
+    }
+}
+
 /// A call has returned whose end was awaited at place `index`.
 pub extern "C" fn after(index: usize) {
     contained((), || {
         let _errno = Kept::new();
         let iteration = ends::ended(index);
-        if let (Some(_inside), Some(iteration)) = (Inside::enter(), iteration) {
+        let inside = Inside::enter();
+        native::returns(index as u32);
+        if let (Some(_inside), Some(iteration)) = (inside, iteration) {
             session::by_name::ends(iteration);
         }
     });

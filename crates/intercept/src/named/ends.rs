@@ -1,13 +1,19 @@
-//! The end of a call that ends a window.
+//! The end of a call that ends a window, or that is a scope.
 //!
-//! Only where its return closes a window is a call's return address replaced, by one of a few
+//! Only then is a call's return address replaced, by one of a few
 //! return stubs. A call that never comes back by its return address, because an exception or
 //! `longjmp` leaves it, leaves the window open until the next call, as do all calls when the stubs are
 //! used up, where the processor guards return addresses, and of functions that may look at theirs.
+//! Of a call that is a scope an exception says that it leaves it ([`passes`]).
 
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use super::pool::{self, AWAITED};
+use tllmprof_platform::panics::contained;
+use tllmprof_platform::thread;
+use tllmprof_scopes::native;
+
+use super::pool::{self, AWAITED, RETURNS, Return};
 use super::processor;
 
 /// Awaits the end of the call whose return address lies at `place`, and with it of `iteration`. The
@@ -16,8 +22,30 @@ pub fn await_end(place: &AtomicUsize, iteration: u64) {
     if processor::has_shadow_stack() {
         return;
     }
+    if let Some(index) = pool::index_of(place.load(Ordering::Relaxed)) {
+        // Of one that ends in this one, or of this one as a scope.
+        AWAITED[index].iteration.store(iteration, Ordering::Relaxed);
+    } else {
+        take(place, iteration, 0..RETURNS);
+    }
+}
+
+/// Awaits the end of a call that is a scope, as [`await_end`]: the place in [`AWAITED`]; none where all are in use.
+pub fn await_scope(place: &AtomicUsize) -> Option<usize> {
+    let known = pool::index_of(place.load(Ordering::Relaxed));
+    known.or_else(|| {
+        let count = AWAITED.len() - RETURNS;
+        // Where a thread begins to look, so that it need not pass those of others: blocks of threads lie far apart.
+        let first = (thread::address() >> 12).wrapping_mul(17) % count.max(1);
+        let take = |range| take(place, Return::NO_ITERATION, range);
+        take(RETURNS + first..AWAITED.len()).or_else(|| take(RETURNS..RETURNS + first))
+    })
+}
+
+fn take(place: &AtomicUsize, iteration: u64, range: core::ops::Range<usize>) -> Option<usize> {
     let address = place.load(Ordering::Relaxed);
-    for (index, awaited) in AWAITED.iter().enumerate() {
+    let start = range.start;
+    for (index, awaited) in AWAITED[range].iter().enumerate() {
         let taken =
             awaited
                 .address
@@ -25,10 +53,11 @@ pub fn await_end(place: &AtomicUsize, iteration: u64) {
         if taken.is_ok() {
             awaited.iteration.store(iteration, Ordering::Relaxed);
             // The stub goes on to the address that it has kept.
-            place.store(pool::return_stub(index), Ordering::Relaxed);
-            return;
+            place.store(pool::return_stub(start + index), Ordering::Relaxed);
+            return Some(start + index);
         }
     }
+    None
 }
 
 /// The call at place `index` has returned, and the stub does not need its address any more: the
@@ -37,7 +66,33 @@ pub fn ended(index: usize) -> Option<u64> {
     let awaited = AWAITED.get(index)?;
     let iteration = awaited.iteration.load(Ordering::Relaxed);
     awaited.address.store(0, Ordering::Release);
-    Some(iteration)
+    (iteration != Return::NO_ITERATION).then_some(iteration)
+}
+
+/// What an unwinder asks of the frame of a call that is a scope, `index` being its place in [`AWAITED`]: that it is passed.
+/// What the arguments are says the Itanium C++ ABI (`_Unwind_Personality_Fn`).
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "there are no such frames")
+)]
+pub extern "C" fn passes(
+    _version: c_int,
+    actions: c_int,
+    _class: u64,
+    _exception: *mut c_void,
+    _context: *mut c_void,
+    index: u32,
+) -> c_int {
+    /// `_UA_CLEANUP_PHASE` and `_URC_CONTINUE_UNWIND`.
+    const LEAVES: c_int = 2;
+    const GO_ON: c_int = 8;
+    if actions & LEAVES != 0 {
+        contained((), || {
+            let _inside = thread::Inside::enter();
+            native::is_passed(index);
+        });
+    }
+    GO_ON
 }
 
 #[cfg(test)]
@@ -54,7 +109,7 @@ mod tests {
                 assert_eq!(place.into_inner(), 0x4000);
                 return;
             }
-            for (index, awaited) in AWAITED.iter().enumerate() {
+            for (index, awaited) in AWAITED[..RETURNS].iter().enumerate() {
                 place.store(0x4000 + index, Ordering::Relaxed);
                 await_end(&place, 7 + index as u64);
                 assert_eq!(place.load(Ordering::Relaxed), pool::return_stub(index));
@@ -66,7 +121,7 @@ mod tests {
             assert_eq!(ended(3), Some(10));
             await_end(&place, 20);
             assert_eq!(place.load(Ordering::Relaxed), pool::return_stub(3));
-            assert_eq!((ended(3), ended(pool::RETURNS)), (Some(20), None));
+            assert_eq!((ended(3), ended(AWAITED.len())), (Some(20), None));
         });
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use regex::bytes::Regex;
 use tllmprof_platform::elf::{self, Found, Module};
-use tllmprof_platform::entry::{self, Refusal};
+use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules::{self, Loaded};
@@ -13,37 +13,65 @@ use tllmprof_symbols::{LIMIT, Pattern};
 use super::patch::{Candidate, Means, Named, is_quiet, prepare};
 use super::slots::{self, ByName};
 use super::trampoline::Region;
-use super::{functions, processor, report};
+use super::{functions, processor, report, scopes};
 
-/// What is followed by the rule.
-pub struct Followed {
+/// Which functions of which modules.
+pub struct Rule {
     pub pattern: Pattern,
-    pub library: Option<Regex>,
-    pub loaded: Vec<Loaded>,
-    pub functions: Vec<Named>,
-    pub by_name: Vec<ByName>,
-    pub regions: Vec<Region>,
-    /// Functions that have matched so far, in modules that are gone, too.
-    pub matched: usize,
-    /// More functions match than can be followed.
-    pub too_many: bool,
-    /// Modules whose functions were looked at.
-    pub searched: usize,
+    library: Option<Regex>,
 }
 
-impl Followed {
+impl Rule {
     pub fn new(name: &Regex, library: Option<Regex>) -> Self {
         Self {
             pattern: Pattern::new(name),
             library,
-            loaded: Vec::new(),
-            functions: Vec::new(),
-            by_name: Vec::new(),
-            regions: Vec::new(),
-            matched: 0,
-            too_many: false,
-            searched: 0,
         }
+    }
+
+    pub fn is_for(&self, loaded: &Loaded) -> bool {
+        !loaded.is_left_alone
+            && self.library.as_ref().is_none_or(|library| {
+                let path = loaded.path.as_os_str().as_bytes();
+                library.is_match(path)
+                    || loaded
+                        .soname
+                        .as_ref()
+                        .is_some_and(|name| library.is_match(name))
+            })
+    }
+}
+
+/// What is followed by the rules.
+#[derive(Default)]
+pub struct Followed {
+    /// The rule of steps, if it is one for native functions.
+    pub step: Option<Rule>,
+    /// Modules that are known are still to be searched by it.
+    step_is_new: bool,
+    /// Functions whose calls are scopes.
+    pub scopes: Vec<Rule>,
+    pub loaded: Vec<Loaded>,
+    pub functions: Vec<Named>,
+    pub by_name: Vec<ByName>,
+    pub regions: Vec<Region>,
+    /// Functions that have matched the rule of steps so far, in modules that are gone, too.
+    pub matched: usize,
+    /// More functions match it than can be followed.
+    pub too_many: bool,
+    /// Modules whose functions were looked at by it.
+    pub searched: usize,
+    /// Functions that have matched a rule of scopes so far, and in how many modules they were looked for.
+    pub matched_scopes: usize,
+    pub searched_for_scopes: usize,
+    /// So many at once: more than can be followed.
+    pub too_many_scopes: Option<usize>,
+}
+
+impl Followed {
+    pub fn set_step(&mut self, rule: Rule) {
+        self.step = Some(rule);
+        self.step_is_new = true;
     }
 
     /// Looks at what has changed; false if something is to be looked at again.
@@ -51,26 +79,23 @@ impl Followed {
         let Ok(maps) = Maps::read() else { return true };
         let (present, is_complete) = modules::present(&maps);
         self.forget(&present);
+        let step_is_new = core::mem::take(&mut self.step_is_new);
         let mut candidates = Vec::new();
         for loaded in present {
-            if self.loaded.iter().any(|known| known.is(&loaded)) {
-                continue;
-            }
-            if !self.too_many && self.is_wanted(&loaded) {
+            let is_known = self.loaded.iter().any(|known| known.is(&loaded));
+            if !is_known || step_is_new {
                 self.search(&loaded, &mut candidates);
             }
-            self.loaded.push(loaded);
+            if !is_known {
+                self.search_for_scopes(&loaded, &mut candidates);
+                self.loaded.push(loaded);
+            }
         }
-        if self.functions.len() + candidates.len() > LIMIT {
-            self.too_many = true;
-        }
-        if self.too_many {
-            candidates.clear();
-        }
+        self.limit(&mut candidates);
         if candidates.is_empty() && self.by_name.is_empty() {
             return is_complete;
         }
-        if self.matched == 0 {
+        if self.matched == 0 && self.matched_scopes == 0 {
             processor::start();
         }
         lifecycle::register();
@@ -95,21 +120,13 @@ impl Followed {
         is_complete
     }
 
-    pub fn is_wanted(&self, loaded: &Loaded) -> bool {
-        !loaded.is_left_alone
-            && self.library.as_ref().is_none_or(|library| {
-                let path = loaded.path.as_os_str().as_bytes();
-                library.is_match(path)
-                    || loaded
-                        .soname
-                        .as_ref()
-                        .is_some_and(|name| library.is_match(name))
-            })
-    }
-
     fn search(&mut self, loaded: &Loaded, candidates: &mut Vec<Candidate>) {
+        let Some(rule) = &self.step else { return };
+        if self.too_many || !rule.is_for(loaded) {
+            return;
+        }
         self.searched += 1;
-        let Ok((functions, more)) = functions::matching(&loaded.path, &self.pattern) else {
+        let Ok((functions, more)) = functions::matching(&loaded.path, &rule.pattern, LIMIT) else {
             return;
         };
         self.too_many |= more;
@@ -117,7 +134,55 @@ impl Followed {
             module: loaded.start,
             path: loaded.path.clone(),
             function,
+            is_step: true,
+            is_scope: false,
         }));
+    }
+
+    fn search_for_scopes(&mut self, loaded: &Loaded, candidates: &mut Vec<Candidate>) {
+        for rule in &self.scopes {
+            if self.too_many_scopes.is_some() || !rule.is_for(loaded) {
+                continue;
+            }
+            self.searched_for_scopes += 1;
+            // One that matches far too much is counted up to there.
+            const COUNTED: usize = 10_000;
+            let found = functions::matching(&loaded.path, &rule.pattern, COUNTED);
+            for function in found.map(|(functions, _)| functions).unwrap_or_default() {
+                let known = candidates.iter_mut().find(|known| {
+                    known.module == loaded.start && known.function.address == function.address
+                });
+                match known {
+                    Some(known) => known.is_scope = true,
+                    None => candidates.push(Candidate {
+                        module: loaded.start,
+                        path: loaded.path.clone(),
+                        function,
+                        is_step: false,
+                        is_scope: true,
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Takes those out that are too many.
+    fn limit(&mut self, candidates: &mut Vec<Candidate>) {
+        let steps = self.functions.iter().filter(|known| known.is_step).count()
+            + candidates.iter().filter(|new| new.is_step).count();
+        self.too_many |= steps > LIMIT;
+        let known = self.functions.iter().filter(|known| known.scope.is_some());
+        let new = candidates.iter().filter(|new| new.is_scope).count();
+        let scopes = known.count() + new;
+        if scopes > scopes::MOST && new > 0 {
+            self.too_many_scopes = Some(scopes);
+            report::too_many_scopes(self);
+        }
+        candidates.retain_mut(|candidate| {
+            candidate.is_step &= !self.too_many;
+            candidate.is_scope &= self.too_many_scopes.is_none();
+            candidate.is_step || candidate.is_scope
+        });
     }
 
     /// Forgets what lay in modules that are gone.
@@ -149,9 +214,12 @@ impl Followed {
         }
     }
 
-    /// Hooks `candidates`, so that their calls are counted. `modules` stay loaded meanwhile.
+    /// Hooks `candidates`, so that their calls are counted, or are scopes. `modules` stay loaded meanwhile.
     pub fn patch(&mut self, candidates: Vec<Candidate>, modules: &[Module], maps: &Maps) {
-        self.matched += candidates.len();
+        let count_of =
+            |is_it: fn(&Candidate) -> bool| candidates.iter().filter(|c| is_it(c)).count();
+        self.matched += count_of(|candidate| candidate.is_step);
+        self.matched_scopes += count_of(|candidate| candidate.is_scope);
         let alone = modules::is_alone();
         let mut regions: Vec<Region> = Vec::new();
         let mut prepared = Vec::new();
@@ -163,21 +231,35 @@ impl Followed {
             else {
                 continue; // gone already
             };
+            if self.is_patched_for_scope(&candidate, module) {
+                continue;
+            }
             let quiet = alone || is_quiet(&candidate.function, module, modules);
-            let result = prepare(&candidate, module, maps, quiet).and_then(|entry| {
+            let entry = prepare(&candidate, module, maps, quiet);
+            let scope = candidate
+                .is_scope
+                .then(|| may_be_scope(&candidate, entry.as_ref()));
+            let number = scope.and_then(Result::ok);
+            let result = entry.and_then(|entry| {
+                if let Some(Err(why)) = scope
+                    && !candidate.is_step
+                {
+                    return Err(why);
+                }
                 if !regions.iter().any(|region| region.of == module.start) {
                     let region = Region::near(module, count, maps).ok_or(Refusal::NoRoom)?;
                     regions.push(region);
                 }
                 let region = regions.iter_mut().find(|region| region.of == module.start);
-                let trampoline = region.ok_or(Refusal::NoRoom)?.add(&entry)?;
+                let trampoline = region.ok_or(Refusal::NoRoom)?.add(&entry, number)?;
                 let jump = entry::jump(entry.at(), trampoline.start).ok_or(Refusal::NoRoom)?;
                 Ok((entry, jump, trampoline))
             });
-            prepared.push((candidate, module, result));
+            prepared.push((candidate, module, result, scope));
         }
         regions.retain_mut(|region| region.finish());
-        for (candidate, module, result) in prepared {
+        let first = self.functions.len();
+        for (candidate, module, result, scope) in prepared {
             let address = module.base.wrapping_add(candidate.function.address);
             let patched = result.and_then(|(entry, jump, trampoline)| {
                 if !regions.iter().any(|region| region.of == module.start) {
@@ -194,9 +276,16 @@ impl Followed {
                 })
             });
             let function = candidate.function;
+            let scope = scope.map(|scope| {
+                scope.and_then(|number| patched.as_ref().map(|_| number).map_err(|why| *why))
+            });
             let means = match patched {
                 Ok(means) => means,
-                Err(refusal) if function.exported.is_empty() || refusal == Refusal::VariantCall => {
+                Err(refusal)
+                    if function.exported.is_empty()
+                        || refusal == Refusal::VariantCall
+                        || !candidate.is_step =>
+                {
                     Means::None(refusal)
                 }
                 Err(refusal) => {
@@ -217,10 +306,56 @@ impl Followed {
                 name: function.name,
                 file: file.to_string_lossy().into_owned(),
                 means,
+                is_step: candidate.is_step,
+                scope,
             };
             report::found(&named);
             self.functions.push(named);
         }
+        report::found_scopes(&self.functions[first..]);
         self.regions.append(&mut regions);
     }
+
+    /// Whether a function that a rule of steps names, which came later, is patched already, as its calls are scopes: it
+    /// counts from now on. One that could not be is looked at anew.
+    fn is_patched_for_scope(&mut self, candidate: &Candidate, module: &Module) -> bool {
+        let address = module.base.wrapping_add(candidate.function.address);
+        let Some(at) = self
+            .functions
+            .iter()
+            .position(|known| known.address == address)
+        else {
+            return false;
+        };
+        let known = &mut self.functions[at];
+        if let (Means::Entry { .. }, Some(Ok(number))) = (&known.means, known.scope)
+            && let Some(function) = scopes::function(number)
+        {
+            function.set_step();
+            known.is_step = true;
+            return true;
+        }
+        self.functions.swap_remove(at);
+        false
+    }
+}
+
+/// The number of a function whose calls can be scopes.
+fn may_be_scope(candidate: &Candidate, entry: Result<&Entry, &Refusal>) -> Result<usize, Refusal> {
+    let entry = entry.map_err(|why| *why)?;
+    if entry.looks_back() {
+        return Err(Refusal::LooksBack);
+    }
+    if processor::has_shadow_stack() {
+        return Err(Refusal::ShadowStack);
+    }
+    let function = &candidate.function;
+    let number = scopes::number(&candidate.path, function.address, &function.name);
+    let number = number.ok_or(Refusal::TooMany)?;
+    if candidate.is_step
+        && let Some(function) = scopes::function(number)
+    {
+        function.set_step();
+    }
+    Ok(number)
 }

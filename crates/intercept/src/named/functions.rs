@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::path::Path;
 
-use tllmprof_symbols::{Image, LIMIT, Pattern, demangle};
+use tllmprof_symbols::{Image, Pattern, demangle};
 
 /// A function that the rule names, as its file describes it.
 #[cfg_attr(test, derive(Clone))]
@@ -23,10 +23,10 @@ pub struct Function {
 }
 
 /// The functions of the file at `path` that `pattern` matches, and whether there are more than can
-/// be followed. An error: the file cannot be read.
-pub fn matching(path: &Path, pattern: &Pattern) -> Result<(Vec<Function>, bool), ()> {
+/// be followed (`limit`). An error: the file cannot be read.
+pub fn matching(path: &Path, pattern: &Pattern, limit: usize) -> Result<(Vec<Function>, bool), ()> {
     let image = Image::open(path).map_err(drop)?;
-    let matches = image.matching(pattern, LIMIT);
+    let matches = image.matching(pattern, limit);
     let defined = matches.functions.iter().filter_map(|function| {
         let name = function.names.first()?;
         let exported = function.names.iter().filter(|_| function.sources.dynamic);
@@ -49,6 +49,7 @@ pub fn matching(path: &Path, pattern: &Pattern) -> Result<(Vec<Function>, bool),
 #[cfg(test)]
 mod tests {
     use regex::bytes::Regex;
+    use tllmprof_symbols::LIMIT;
 
     use super::*;
 
@@ -60,7 +61,7 @@ mod tests {
     fn a_function_is_found_by_the_name_that_a_user_would_call_it_by() {
         let us = std::env::current_exe().unwrap();
         let name = "named::functions::matching$";
-        let (found, more) = matching(&us, &pattern(name)).unwrap();
+        let (found, more) = matching(&us, &pattern(name), LIMIT).unwrap();
         let [function] = found.as_slice() else {
             panic!("{} functions", found.len());
         };
@@ -72,18 +73,21 @@ mod tests {
         assert!(!is_odd && !function.is_entry_point);
         assert!(function.exported.is_empty(), "a program exports nothing");
 
-        let (start, _) = matching(&us, &pattern("^_start$")).unwrap();
+        let (start, _) = matching(&us, &pattern("^_start$"), LIMIT).unwrap();
         assert!(start.iter().all(|function| function.is_entry_point) && !start.is_empty());
-        let (none, more) = matching(&us, &pattern("^no function is called so$")).unwrap();
+        let (none, more) = matching(&us, &pattern("^no function is called so$"), LIMIT).unwrap();
         assert!(none.is_empty() && !more);
-        let (_, more) = matching(&us, &pattern("core")).unwrap();
+        let (_, more) = matching(&us, &pattern("core"), LIMIT).unwrap();
         assert!(more, "more than can be followed");
     }
 
     #[test]
     fn what_is_no_program_has_no_functions() {
         for path in ["/proc/self/status", "/no/such/file", "/"] {
-            assert!(matching(Path::new(path), &pattern(".")).is_err(), "{path}");
+            assert!(
+                matching(Path::new(path), &pattern("."), LIMIT).is_err(),
+                "{path}"
+            );
         }
     }
 }

@@ -31,6 +31,9 @@ pub mod pool;
 #[cfg_attr(target_arch = "x86_64", path = "processor_x86_64.rs")]
 pub mod processor;
 mod report;
+#[cfg(all(test, target_arch = "x86_64"))]
+mod scoped_tests;
+mod scopes;
 mod slots;
 #[cfg(test)]
 mod tests;
@@ -40,7 +43,7 @@ mod trampoline;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
 
-use tllmprof_config::Step;
+use tllmprof_config::{NativeFunctions, Step};
 use tllmprof_platform::elf;
 #[cfg(target_arch = "aarch64")]
 use tllmprof_platform::entry::Refusal;
@@ -51,13 +54,17 @@ use tllmprof_platform::thread::Inside;
 use tllmprof_session::engines;
 use tllmprof_sync::{Guard, Lock};
 
+#[cfg(target_arch = "x86_64")]
+pub use calls::scope_begins;
 pub use calls::{after, before};
 #[cfg(all(test, target_arch = "x86_64"))]
 pub use ends::await_end as await_end_of;
-use followed::Followed;
+#[cfg(target_arch = "x86_64")]
+pub use ends::passes;
+use followed::{Followed, Rule};
 pub use lookup::lookup;
 use patch::Means;
-pub use report::{report, report_unmatched};
+pub use report::{report, report_unmatched, report_unmatched_scopes};
 
 /// How long a look-up waits for another thread that looks at modules.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -73,6 +80,9 @@ lifecycle::global! {
     /// An engine that is known is looked for among the modules.
     #[fork(keep = "the settings are the same")]
     static SEEKS_ENGINE: AtomicBool = AtomicBool::new(false);
+    /// Functions are looked for whose calls are scopes.
+    #[fork(keep = "the settings are the same")]
+    static SEEKS_SCOPES: AtomicBool = AtomicBool::new(false);
     /// How many modules had come and gone when we last looked.
     #[fork(keep = "the child's modules are its parent's")]
     static SEEN: AtomicU64 = AtomicU64::new(0);
@@ -86,9 +96,13 @@ pub fn start() {
     if !tllmprof_session::activity::has_work(settings) {
         return;
     }
+    if tllmprof_scopes::are_on() && !settings.scopes.is_empty() {
+        follow_scopes(&settings.scopes);
+    }
     match &settings.step {
         step @ Step::Symbol { .. } => follow(step),
         Step::Auto => SEEKS_ENGINE.store(true, Ordering::Release),
+        _ if SEEKS_SCOPES.load(Ordering::Relaxed) => {}
         _ => return,
     }
     ARE_WATCHED.store(true, Ordering::Release);
@@ -107,7 +121,18 @@ fn follow(step: &Step) {
         return;
     };
     if let Some(mut followed) = FOLLOWED.lock_for(PATIENCE) {
-        *followed = Some(Followed::new(name, library.clone()));
+        let followed = followed.get_or_insert_default();
+        followed.set_step(Rule::new(name, library.clone()));
+    }
+}
+
+/// Follows functions whose calls are scopes.
+fn follow_scopes(functions: &[NativeFunctions]) {
+    if let Some(mut followed) = FOLLOWED.lock_for(PATIENCE) {
+        let rules = functions.iter();
+        let rules = rules.map(|rule| Rule::new(&rule.name, rule.library.clone()));
+        followed.get_or_insert_default().scopes = rules.collect();
+        SEEKS_SCOPES.store(true, Ordering::Relaxed);
     }
 }
 
@@ -132,7 +157,10 @@ pub fn look() {
     if changes == SEEN.load(Ordering::Acquire) {
         return;
     }
-    if SEEKS_ENGINE.load(Ordering::Acquire) && !engines::is_native_there() {
+    if SEEKS_ENGINE.load(Ordering::Acquire)
+        && !SEEKS_SCOPES.load(Ordering::Relaxed)
+        && !engines::is_native_there()
+    {
         // Nearly always so, and cheaper to find out than how much stack there is.
         SEEN.store(changes, Ordering::Release);
     } else if modules::has_stack() {

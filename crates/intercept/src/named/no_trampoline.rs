@@ -16,7 +16,7 @@ impl Region {
         None
     }
 
-    pub fn add(&mut self, entry: &Entry) -> Result<Range<usize>, Refusal> {
+    pub fn add(&mut self, entry: &Entry, _: Option<usize>) -> Result<Range<usize>, Refusal> {
         match *entry {}
     }
 

@@ -25,6 +25,10 @@ pub struct Candidate {
     pub module: usize,
     pub path: PathBuf,
     pub function: Function,
+    /// The rule of steps names it.
+    pub is_step: bool,
+    /// Its calls are to be scopes.
+    pub is_scope: bool,
 }
 
 /// A function that the rule names, in the process.
@@ -35,6 +39,9 @@ pub struct Named {
     pub name: String,
     pub file: String,
     pub means: Means,
+    pub is_step: bool,
+    /// Its calls were to be scopes: its number, or why they are not.
+    pub scope: Option<Result<usize, Refusal>>,
 }
 
 /// By which means calls of a function are seen.

@@ -25,8 +25,15 @@ lifecycle::global! {
 /// Calls whose end is awaited at a time. One that is left by an exception or `longjmp` keeps its
 /// place for good.
 pub const RETURNS: usize = 8;
-/// Bytes of a return stub, and of its first instruction.
+/// Calls that are scopes at a time, in all threads.
+#[cfg(target_arch = "x86_64")]
+pub const SCOPES: usize = 256;
+#[cfg(target_arch = "aarch64")]
+pub const SCOPES: usize = 0;
+/// Bytes of a return stub, of one for a call that is a scope, and of its first instruction.
 const RETURN_STUB_SIZE: usize = 32;
+#[cfg(target_arch = "x86_64")]
+const SCOPE_STUB_SIZE: usize = 64;
 const FIRST: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
 
 /// Where the call that a return stub stands for goes back to, and what that end means.
@@ -34,23 +41,25 @@ const FIRST: usize = if cfg!(target_arch = "x86_64") { 1 } else { 4 };
 pub struct Return {
     /// 0: free.
     pub address: AtomicUsize,
+    /// The iteration that ends with the call; [`Return::NO_ITERATION`] for none.
     pub iteration: AtomicU64,
 }
 
 impl Return {
+    pub const NO_ITERATION: u64 = u64::MAX;
     /// Where the assembler finds the address, in bytes.
     pub const ADDRESS: usize = offset_of!(Self, address);
 }
 
 lifecycle::global! {
-    /// Of each return stub.
+    /// Of each return stub: those for calls that are scopes come last.
     #[fork(keep = "calls that the forking thread is in return in the child, too")]
-    pub static AWAITED: [Return; RETURNS] = [const {
+    pub static AWAITED: [Return; RETURNS + SCOPES] = [const {
         Return {
             address: AtomicUsize::new(0),
             iteration: AtomicU64::new(0),
         }
-    }; RETURNS];
+    }; RETURNS + SCOPES];
 }
 
 // SAFETY: the assembler defines the symbols.
@@ -58,6 +67,8 @@ unsafe extern "C" {
     static tllmprof_named_stubs: u8;
     static tllmprof_named_stubs_end: u8;
     static tllmprof_return_stubs: u8;
+    #[cfg(target_arch = "x86_64")]
+    static tllmprof_scope_stubs: u8;
 }
 
 /// The address of the stub for `real`, found or made; none when all are in use. Not for several
@@ -87,7 +98,28 @@ pub fn is_stub(value: usize) -> bool {
 /// What a call returns to whose end is awaited at place `index` of [`AWAITED`]: behind the stub's
 /// first instruction, as unwinders look before a return address.
 pub fn return_stub(index: usize) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(index) = index.checked_sub(RETURNS) {
+        return (&raw const tllmprof_scope_stubs).addr() + index * SCOPE_STUB_SIZE + FIRST;
+    }
     (&raw const tllmprof_return_stubs).addr() + index * RETURN_STUB_SIZE + FIRST
+}
+
+/// The place in [`AWAITED`] that belongs to a return address, if it is a return stub's.
+pub fn index_of(return_address: usize) -> Option<usize> {
+    let index = |start: usize, size: usize, count: usize| {
+        let distance = return_address.wrapping_sub(start + FIRST);
+        Some(distance / size).filter(|index| *index < count && distance.is_multiple_of(size))
+    };
+    let of_step = index(return_stub(0) - FIRST, RETURN_STUB_SIZE, RETURNS);
+    #[cfg(target_arch = "x86_64")]
+    let of_scope = || {
+        let start = return_stub(RETURNS) - FIRST;
+        index(start, SCOPE_STUB_SIZE, SCOPES).map(|index| RETURNS + index)
+    };
+    #[cfg(target_arch = "aarch64")]
+    let of_scope = || None;
+    of_step.or_else(of_scope)
 }
 
 #[cfg(test)]
@@ -116,6 +148,11 @@ mod tests {
         let start = (&raw const tllmprof_return_stubs).addr();
         for index in 0..RETURNS {
             assert_eq!(return_stub(index), start + index * RETURN_STUB_SIZE + FIRST);
+        }
+        for index in 0..AWAITED.len() {
+            let stub = return_stub(index);
+            assert_eq!(index_of(stub), Some(index));
+            assert_eq!((index_of(stub - FIRST), index_of(stub + 8)), (None, None));
         }
         #[cfg(target_arch = "x86_64")]
         for (index, awaited) in AWAITED.iter().enumerate() {

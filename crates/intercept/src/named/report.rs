@@ -5,12 +5,13 @@ use core::hash::{Hash, Hasher};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::hash::DefaultHasher;
 
+use tllmprof_platform::entry::Refusal;
 use tllmprof_platform::lifecycle;
 use tllmprof_symbols::{Image, LIMIT, Nearest};
 
-use super::followed::Followed;
+use super::followed::{Followed, Rule};
 use super::patch::{Means, Named};
-use super::with;
+use super::{scopes, with};
 use tllmprof_platform::log;
 
 /// How many names that are near to the rule's are reported.
@@ -32,6 +33,92 @@ pub fn report() {
         for function in &followed.functions {
             found(function);
         }
+        found_scopes(&followed.functions);
+        too_many_scopes(followed);
+    });
+}
+
+/// Says which functions are scopes, and which cannot be, if the process uses CUDA.
+pub fn found_scopes(functions: &[Named]) {
+    if !MAY_REPORT.load(Ordering::Relaxed) {
+        return;
+    }
+    let mut refused = Vec::new();
+    let mut asked = 0;
+    for function in functions {
+        match function.scope {
+            Some(Ok(_)) => log::say!(Debug, "{function} is a scope"),
+            Some(Err(why)) => refused.push((function, why)),
+            None => continue,
+        }
+        asked += 1;
+    }
+    if !refused.is_empty() {
+        log::say!(
+            Warn,
+            "TLLMPROF_SCOPES: {} of {asked} functions cannot be scopes: {}",
+            refused.len(),
+            Refused(&refused)
+        );
+    }
+}
+
+/// The first of the functions that cannot be scopes, and why.
+struct Refused<'a>(&'a [(&'a Named, Refusal)]);
+
+impl fmt::Display for Refused<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = "";
+        for (function, why) in self.0.iter().take(NEAREST) {
+            write!(f, "{before}{function} ({why})")?;
+            before = ", ";
+        }
+        match self.0.len().saturating_sub(NEAREST) {
+            0 => Ok(()),
+            more => write!(f, ", and {more} more"),
+        }
+    }
+}
+
+/// Says that the rules of scopes match too much, if they do and the process uses CUDA.
+pub fn too_many_scopes(followed: &Followed) {
+    if let Some(count) = followed
+        .too_many_scopes
+        .filter(|_| MAY_REPORT.load(Ordering::Relaxed))
+    {
+        log::say!(
+            Warn,
+            "TLLMPROF_SCOPES: its rules match {count} functions, and at most {} can be scopes: {}. Narrow the regex, or name \
+             the library behind @",
+            scopes::MOST,
+            if followed.matched_scopes == 0 {
+                "none is"
+            } else {
+                "those of libraries loaded later are not"
+            }
+        );
+    }
+}
+
+/// Says that rules of scopes matched nothing. `may_search`: as for [`report_unmatched`].
+pub fn report_unmatched_scopes(may_search: bool) {
+    with(|followed| {
+        if followed.scopes.is_empty()
+            || followed.matched_scopes > 0
+            || followed.too_many_scopes.is_some()
+        {
+            return;
+        }
+        let nearest = match followed.scopes.first() {
+            Some(rule) if may_search => followed.nearest(rule),
+            _ => Vec::new(),
+        };
+        log::say!(
+            Warn,
+            "TLLMPROF_SCOPES: its rules matched no function in {} modules{}",
+            followed.searched_for_scopes,
+            Nearby(&nearest)
+        );
     });
 }
 
@@ -42,7 +129,7 @@ pub fn found(function: &Named) {
         #[fork(keep = "the parent has said it")]
         static SAID: [AtomicU64; LIMIT] = [const { AtomicU64::new(0) }; LIMIT];
     }
-    if !MAY_REPORT.load(Ordering::Relaxed) {
+    if !MAY_REPORT.load(Ordering::Relaxed) || !function.is_step {
         return;
     }
     let mut hasher = DefaultHasher::new();
@@ -83,10 +170,9 @@ pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
                 }
             );
         } else if followed.matched == 0 {
-            let nearest = if may_search {
-                followed.nearest()
-            } else {
-                Vec::new()
+            let nearest = match &followed.step {
+                Some(rule) if may_search => followed.nearest(rule),
+                _ => Vec::new(),
             };
             log::say!(
                 Warn,
@@ -113,9 +199,9 @@ impl fmt::Display for Nearby<'_> {
 }
 
 impl Followed {
-    fn nearest(&self) -> Vec<String> {
-        let mut nearest = Nearest::new(&self.pattern);
-        for loaded in self.loaded.iter().filter(|loaded| self.is_wanted(loaded)) {
+    fn nearest(&self, rule: &Rule) -> Vec<String> {
+        let mut nearest = Nearest::new(&rule.pattern);
+        for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
             if let Ok(image) = Image::open(&loaded.path) {
                 nearest.look(&image);
             }
@@ -133,7 +219,6 @@ impl fmt::Display for Named {
 #[cfg(test)]
 mod tests {
     use tllmprof_config::Step;
-    use tllmprof_platform::entry::Refusal;
 
     use super::super::{follow, start};
     use super::*;
@@ -146,6 +231,8 @@ mod tests {
             name: name.to_owned(),
             file: "libm.so.6".to_owned(),
             means,
+            is_step: true,
+            scope: None,
         }
     }
 

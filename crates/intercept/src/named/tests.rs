@@ -47,7 +47,7 @@ global_asm!(
 );
 // SAFETY: defined above, a function of that type.
 unsafe extern "C" {
-    safe fn tllmprof_made_named(number: usize) -> usize;
+    pub safe fn tllmprof_made_named(number: usize) -> usize;
 }
 
 const RULE: [(&str, &str); 2] = [
@@ -55,17 +55,17 @@ const RULE: [(&str, &str); 2] = [
     ("TLLMPROF_START_STOP", "3"),
 ];
 
-fn us() -> (Module, Maps) {
+pub fn us() -> (Module, Maps) {
     let us = elf::containing(prepare as *const () as usize).unwrap();
     (us, Maps::read().unwrap())
 }
 
 /// The made function, as its file describes it.
-fn candidate() -> Candidate {
+pub fn candidate() -> Candidate {
     let (us, _) = us();
     let path = std::env::current_exe().unwrap();
     let pattern = Pattern::new(&Regex::new("^tllmprof_made_named$").unwrap());
-    let (mut functions, _) = functions::matching(&path, &pattern).unwrap();
+    let (mut functions, _) = functions::matching(&path, &pattern, 1).unwrap();
     assert_eq!(functions.len(), 1);
     let address = us.base.wrapping_add(functions[0].address);
     assert_eq!(address, tllmprof_made_named as *const () as usize);
@@ -73,6 +73,8 @@ fn candidate() -> Candidate {
         module: us.start,
         path,
         function: functions.remove(0),
+        is_step: true,
+        is_scope: false,
     }
 }
 
@@ -320,9 +322,9 @@ fn a_rules_library_is_a_path_or_a_soname() {
         soname: soname.map(|name| name.as_bytes().to_owned()),
         is_left_alone,
     };
-    let followed = |library: Option<&str>| {
+    let rule = |library: Option<&str>| {
         let library = library.map(|library| Regex::new(library).unwrap());
-        Followed::new(&Regex::new(".").unwrap(), library)
+        Rule::new(&Regex::new(".").unwrap(), library)
     };
     let module = loaded("/usr/lib/libm-2.31.so", Some("libm.so.6"), false);
     for (library, is_wanted) in [
@@ -331,14 +333,10 @@ fn a_rules_library_is_a_path_or_a_soname() {
         (Some("^libm.so"), true),
         (Some("libz"), false),
     ] {
-        assert_eq!(
-            followed(library).is_wanted(&module),
-            is_wanted,
-            "{library:?}"
-        );
+        assert_eq!(rule(library).is_for(&module), is_wanted, "{library:?}");
     }
-    assert!(!followed(Some("libm")).is_wanted(&loaded("/bin/true", None, false)));
-    assert!(!followed(None).is_wanted(&loaded("/lib/libc.so.6", None, true)));
+    assert!(!rule(Some("libm")).is_for(&loaded("/bin/true", None, false)));
+    assert!(!rule(None).is_for(&loaded("/lib/libc.so.6", None, true)));
 }
 
 #[test]

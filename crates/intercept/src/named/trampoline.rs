@@ -1,6 +1,6 @@
 //! The code that a patched entry jumps to.
 //!
-//! It counts as the stubs do, but leaves `r11` alone, too; then come the instructions that the jump
+//! It counts as the stubs do, but leaves `r11` alone, too; or, where its calls are scopes, it has Rust asked each time. Then come the instructions that the jump
 //! took the place of, and a jump back behind them. It is written before it is executable, and never
 //! both at once.
 
@@ -10,6 +10,7 @@ mod tests;
 use core::ops::Range;
 
 use super::pool::{COUNT, LIMIT};
+use super::scopes::SAYS_NUMBER;
 use crate::handlers::handlers;
 use tllmprof_platform::elf::Module;
 use tllmprof_platform::entry::{Entry, Kind, Refusal};
@@ -71,11 +72,11 @@ impl Region {
         })
     }
 
-    /// Adds the trampoline for `entry`; where it lies.
-    pub fn add(&mut self, entry: &Entry) -> Result<Range<usize>, Refusal> {
+    /// Adds the trampoline for `entry`, that of the scope of that number if it is one; where it lies.
+    pub fn add(&mut self, entry: &Entry, scope: Option<usize>) -> Result<Range<usize>, Refusal> {
         self.code.resize(self.code.len().next_multiple_of(16), 0xcc);
         let at = self.start + self.code.len();
-        let code = assemble(at, entry).ok_or(Refusal::NoRoom)?;
+        let code = assemble(at, entry, scope).ok_or(Refusal::NoRoom)?;
         if self.code.len() + code.len() > self.size {
             return Err(Refusal::NoRoom);
         }
@@ -138,11 +139,34 @@ fn distance(from: usize, to: usize) -> Option<i32> {
     i32::try_from(to.wrapping_sub(from).cast_signed()).ok()
 }
 
-fn assemble(at: usize, entry: &Entry) -> Option<Vec<u8>> {
+fn assemble(at: usize, entry: &Entry, scope: Option<usize>) -> Option<Vec<u8>> {
     let mut code = Code {
         at,
         bytes: Vec::with_capacity(SIZE),
     };
+    match scope {
+        None => assemble_step(&mut code, entry)?,
+        Some(number) => assemble_scope(&mut code, entry, number)?,
+    }
+    Some(code.bytes)
+}
+
+/// Asks about each call.
+fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
+    code.put(&[0x41, 0x53]); // push r11
+    code.put_with(&[0xff, 0x15], 0); // call [the address below]
+    let called = code.bytes.len();
+    code.put_with(&SAYS_NUMBER, i32::try_from(number).ok()?); // nop dword ptr [rax + number]
+    code.put(&[0x41, 0x5b]); // pop r11
+    put_moved(code, entry)?;
+    let distance = i32::try_from(code.bytes.len() - called).ok()?;
+    code.bytes[called - 4..called].copy_from_slice(&distance.to_le_bytes());
+    code.put(&(handlers().named_scope as *const () as usize).to_le_bytes());
+    Some(())
+}
+
+/// Counts, and asks past the limit.
+fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
     let (count, limit) = (i32::try_from(COUNT).ok()?, i32::try_from(LIMIT).ok()?);
     code.put(&[0x41, 0x53]); // push r11
     code.put_with(&[0x64, 0x4c, 0x8b, 0x1c, 0x25], tls_offset()?); // mov r11, fs:[…]
@@ -157,12 +181,28 @@ fn assemble(at: usize, entry: &Entry) -> Option<Vec<u8>> {
     code.put(&[0x77, 0]); // ja slow
     let second_jump = code.bytes.len();
     code.put(&[0x41, 0x5b]); // pop r11
-    let go_on = at + code.bytes.len();
+    let go_on = code.at + code.bytes.len();
+    put_moved(code, entry)?;
+    let slow_way = code.bytes.len();
+    for jump in [first_jump, second_jump] {
+        code.bytes[jump - 1] = u8::try_from(slow_way - jump)
+            .ok()
+            .filter(|&far| far < 0x80)?;
+    }
+    code.put_with(&[0xff, 0x15], 7); // call [the address below]
+    code.put(&[0x41, 0x5b]); // pop r11
+    code.put_to(&[0xe9], go_on)?; // jmp
+    code.put(&(handlers().named_slow as *const () as usize).to_le_bytes());
+    Some(())
+}
+
+/// The instructions that the jump took the place of, and a jump back behind them.
+fn put_moved(code: &mut Code, entry: &Entry) -> Option<()> {
     for moved in &entry.moved {
         match moved.kind {
             Kind::Anywhere => code.put(&moved.bytes),
             Kind::Relative { at: place, target } => {
-                let end = at + code.bytes.len() + moved.bytes.len();
+                let end = code.at + code.bytes.len() + moved.bytes.len();
                 let mut bytes = moved.bytes.clone();
                 let distance = distance(end, target)?;
                 bytes
@@ -177,18 +217,7 @@ fn assemble(at: usize, entry: &Entry) -> Option<Vec<u8>> {
             Kind::Branch { opcode, target } => code.put_to(&opcode, target)?,
         }
     }
-    code.put_to(&[0xe9], entry.at + entry.length)?; // jmp
-    let slow_way = code.bytes.len();
-    for jump in [first_jump, second_jump] {
-        code.bytes[jump - 1] = u8::try_from(slow_way - jump)
-            .ok()
-            .filter(|&far| far < 0x80)?;
-    }
-    code.put_with(&[0xff, 0x15], 7); // call [the address below]
-    code.put(&[0x41, 0x5b]); // pop r11
-    code.put_to(&[0xe9], go_on)?; // jmp
-    code.put(&(handlers().named_slow as *const () as usize).to_le_bytes());
-    Some(code.bytes)
+    code.put_to(&[0xe9], entry.at + entry.length) // jmp
 }
 
 /// Where the address of the thread's cells lies from the thread pointer on.

@@ -28,6 +28,10 @@ pub enum Refusal {
     NoRoom,
     NotWritable,
     Threads,
+    /// Of a function whose end is to be awaited.
+    LooksBack,
+    ShadowStack,
+    TooMany,
 }
 
 impl fmt::Display for Refusal {
@@ -51,6 +55,9 @@ impl fmt::Display for Refusal {
             Self::NoRoom => "there is no room for executable memory near it",
             Self::NotWritable => "the system does not let code be changed",
             Self::Threads => "other threads are running, and its first instruction has no room for a jump in one store",
+            Self::LooksBack => "it may look at its return address",
+            Self::ShadowStack => "the processor guards return addresses",
+            Self::TooMany => "too many functions have been scopes before",
         })
     }
 }
@@ -78,6 +85,9 @@ mod tests {
             Refusal::NoRoom,
             Refusal::NotWritable,
             Refusal::Threads,
+            Refusal::LooksBack,
+            Refusal::ShadowStack,
+            Refusal::TooMany,
         ];
         let words: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
         assert_eq!(words.len(), refusals.len());

@@ -114,7 +114,7 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
         let mut region = with_module(|us, maps| Region::near(us, functions.len(), maps).unwrap());
         let places: Vec<_> = functions
             .iter()
-            .map(|(entry, _)| region.add(entry).unwrap())
+            .map(|(entry, _)| region.add(entry, None).unwrap())
             .collect();
         assert!(region.finish());
         let mut count = 0;
@@ -163,11 +163,11 @@ fn a_region_is_near_its_module_and_has_room_for_so_many() {
         assert_eq!((region.of, region.size), (us.start, PAGE));
         assert!(region.start.abs_diff(us.start) <= REACH + PAGE);
         let mut added = 0;
-        while region.add(&plain()).is_ok() {
+        while region.add(&plain(), None).is_ok() {
             added += 1;
         }
         assert!(added >= PAGE / SIZE && region.code.len() <= PAGE, "{added}");
-        assert_eq!(region.add(&plain()), Err(Refusal::NoRoom));
+        assert_eq!(region.add(&plain(), None), Err(Refusal::NoRoom));
         // SAFETY: nobody knows of the region.
         unsafe { region.free() };
     });
@@ -189,7 +189,7 @@ fn what_refers_to_something_too_far_away_has_no_trampoline() {
         at: 3,
         target: at + 0x1000,
     };
-    assert!(assemble(at + 0x10_0000, &entry(near)).is_some());
+    assert!(assemble(at + 0x10_0000, &entry(near), None).is_some());
     for far in [
         Kind::Relative {
             at: 3,
@@ -208,10 +208,10 @@ fn what_refers_to_something_too_far_away_has_no_trampoline() {
             target: at + (1 << 33),
         },
     ] {
-        assert!(assemble(at + 0x10_0000, &entry(far)).is_none());
+        assert!(assemble(at + 0x10_0000, &entry(far), None).is_none());
     }
     assert!(
-        assemble(at + (1 << 33), &entry(near)).is_none(),
+        assemble(at + (1 << 33), &entry(near), None).is_none(),
         "nor what is too far away itself"
     );
 }

@@ -1,0 +1,127 @@
+"""How CUPTI numbers the nodes of graphs (programs/graph_nodes.c): measured, for each kind of node and of capture, and held against the
+rules by which they might be numbered."""
+import glob
+import os
+import subprocess
+from collections import namedtuple
+
+from . import child
+from .programs import HERE
+
+# Of these it is known: a node has its place among those of its graph, in the order in which they were made.
+KNOWN = ("plain", "others", "relaxed", "thread-local", "global")
+ASKED = ("empty", "child", "captured-child", "grandchild", "if", "while")
+ENDS = 3  # the program's own status
+SECONDS = 60
+CONTAINERS = ("child", "if", "while", "type4", "type13")
+Node = namedtuple("Node", "graph index kind name")
+Ran = namedtuple("Ran", "name graph exec node")
+
+
+def parse(text):
+    """(nodes in the order in which they were made, numbers of the executable graphs, kernels that ran)."""
+    made, execs, ran = [], [], []
+    for words in (line.split() for line in text.splitlines()):
+        match words:
+            case ["made", graph, index, kind, name, _]:
+                made.append(Node(graph, int(index), kind, name))
+            case ["exec", number]:
+                execs.append(number)
+            case ["ran", name, graph, executable, node]:
+                ran.append(Ran(name, graph, executable, int(node)))
+    return named(made, ran), execs, ran
+
+
+def named(made, ran):
+    """Nodes of captured kernels have no names: they were launched in the order of the kernels' numbers."""
+    own = {node.name for node in made}
+    free = sorted({kernel.name for kernel in ran} - own - {"stop"}, key=lambda name: int(name[1:]))
+    captured = [at for at, node in enumerate(made) if node.kind == "type0"]
+    for at, name in zip(captured, free):
+        made[at] = made[at]._replace(name=name)
+    return made
+
+
+def within(made, graph="root", counts_container=True):
+    """The nodes of a graph in its order, those of a graph within it in its place."""
+    order = []
+    for node in sorted((node for node in made if node.graph == graph), key=lambda node: node.index):
+        is_container = node.kind in CONTAINERS
+        if counts_container or not is_container:
+            order.append(node)
+        if is_container:
+            order += within(made, f"{graph}/{node.index}", counts_container)
+    return order
+
+
+def behind(made):
+    """Those of the outer graph first, then those of the graphs within, level by level."""
+    return sorted(made, key=lambda node: (node.graph.count("/"), node.graph, node.index))
+
+
+def numbered(order):
+    return {node.name: at for at, node in enumerate(order)}
+
+
+RULES = {
+    "its place in its own graph": lambda made: {node.name: node.index for node in made},
+    "the order in which all nodes were made": numbered,
+    "graphs in the place of their nodes, which count": lambda made: numbered(within(made)),
+    "graphs in the place of their nodes, which do not count": lambda made: numbered(within(made, counts_container=False)),
+    "those of inner graphs behind those of the outer": lambda made: numbered(behind(made)),
+}
+
+
+def fitting(made, ran):
+    """The rules by which every kernel that ran has the number that it has."""
+    fits = []
+    for rule, number in RULES.items():
+        numbers = number(made)
+        if ran and all(numbers.get(kernel.name) == kernel.node for kernel in ran if kernel.name != "stop"):
+            fits.append(rule)
+    return fits
+
+
+def shown(made, execs, ran):
+    """All that was measured, in lines."""
+    lines = [f"  {node.graph} {node.index}: {node.kind} {node.name}" for node in made[:40]]
+    kernels = dict.fromkeys(f"  {kernel.name}: graph {kernel.graph}, exec {kernel.exec}, node {kernel.node}" for kernel in ran)
+    return "\n".join([f"exec {', '.join(execs)}; made:", *lines, "ran:", *list(kernels)[:60]])
+
+
+def check(bench, report, case, words):
+    ended = child.run([*words[:1], case, *words[1:]], bench.variables(), SECONDS)
+    what = f"node numbers, {case}"
+    if ended.status != ENDS:
+        report.raw(what, ended)
+        return report.check(what, ended.why(), False if case in KNOWN else None)
+    made, execs, ran = parse(ended.out)
+    ended.out = shown(made, execs, ran)
+    report.raw(what, ended)
+    fits = fitting(made, ran)
+    is_of_exec = bool(ran) and {kernel.exec for kernel in ran} <= set(execs)
+    said = f"{'; '.join(fits) or 'by no rule that was thought of'}; {len(ran)} kernels, {'' if is_of_exec else 'not '}of the executable graph"
+    return report.check(what, said, is_of_exec and "its place in its own graph" in fits if case in KNOWN else None)
+
+
+def build(program, cuda):
+    """None, or why the program cannot be built."""
+    stubs = os.path.join(cuda, "lib64", "stubs")
+    built = subprocess.run(["cc", "-O1", "-o", program, os.path.join(HERE, "graph_nodes.c"), f"-I{cuda}/include", f"-L{stubs}", "-lcuda", "-ldl",
+                            "-pthread"], capture_output=True, text=True, timeout=120)
+    return built.stderr[-500:] if built.returncode else None
+
+
+def cupti_of(cuda):
+    found = sorted(glob.glob(f"{cuda}/extras/CUPTI/lib64/libcupti.so.*") + glob.glob(f"{cuda}/lib64/libcupti.so.*"), key=len)
+    return found[0] if found else "libcupti.so"
+
+
+def check_all(bench, report, cuda):
+    program = os.path.join(bench.folder, "graph_nodes")
+    wrong = build(program, cuda)
+    if wrong:
+        return report.check("node numbers", wrong, False)
+    for case in KNOWN + ASKED:
+        report.guarded(check, bench, case, [program, cupti_of(cuda), cuda])
+    return None
