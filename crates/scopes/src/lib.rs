@@ -32,6 +32,7 @@ pub use stack::{OWN, launches, pop, push};
 lifecycle::global! {
     /// Scopes are followed.
     #[fork(keep = "the settings are the same")]
+    #[together(calls)]
     static ARE_ON: AtomicBool = AtomicBool::new(false);
 }
 
