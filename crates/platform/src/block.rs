@@ -28,7 +28,8 @@ pub struct Block {
     inside: Cell<usize>,
     /// 1 while a look-up of the thread is being thought about.
     looking_up: Cell<usize>,
-    reserved: Cell<usize>,
+    /// A place on the thread's own stack; 0 for none.
+    own_stack: Cell<usize>,
 }
 
 const _: () = assert!(size_of::<Block>() == Block::SIZE);
@@ -61,6 +62,18 @@ pub fn address() -> usize {
 #[inline]
 pub(crate) fn record() -> *const c_void {
     Block::with(|block| block.record.get())
+}
+
+/// Whether this place was the last that [`set_on_own_stack`] said.
+#[inline]
+pub fn is_on_own_stack(place: usize) -> bool {
+    Block::with(|block| block.own_stack.get()) == place
+}
+
+/// Says that this place lies on the calling thread's own stack, and on none of a signal handler's.
+#[inline]
+pub fn set_on_own_stack(place: usize) {
+    Block::with(|block| block.own_stack.set(place));
 }
 
 /// Says what is kept of the calling thread.

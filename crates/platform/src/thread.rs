@@ -15,8 +15,8 @@ use core::sync::atomic::{
 
 use crate::block;
 pub use crate::block::{
-    Block, Inside, LookingUp, Outer, address, cells, leave_outer, outer, set_counting,
-    set_counting_of, set_outer, uncounted,
+    Block, Inside, LookingUp, Outer, address, cells, is_on_own_stack, leave_outer, outer,
+    set_counting, set_counting_of, set_on_own_stack, set_outer, uncounted,
 };
 use crate::ids;
 use crate::lifecycle::{self, OnlyThread};

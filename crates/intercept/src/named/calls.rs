@@ -38,18 +38,30 @@ fn is_loader(address: usize) -> bool {
 }
 
 /// Whether a signal handler is running on a stack of its own, with hardly any room: profilers need
-/// more.
-fn is_on_small_signal_stack() -> bool {
+/// more. Calls from a loop come from the same `place`, for which the kernel is asked once.
+fn is_on_small_signal_stack(place: usize) -> bool {
     const ROOM: usize = 64 * 1024;
+    if thread::is_on_own_stack(place) {
+        return false;
+    }
+    let Some(stack) = signal_stack() else {
+        return false;
+    };
+    if stack.ss_flags & libc::SS_ONSTACK == 0 {
+        thread::set_on_own_stack(place);
+        return false;
+    }
+    stack.ss_size < ROOM
+}
+
+/// The stack of the thread's signal handlers, as the kernel has it.
+fn signal_stack() -> Option<libc::stack_t> {
     let mut stack = core::mem::MaybeUninit::<libc::stack_t>::uninit();
     // SAFETY: nothing is set; the structure is filled where that succeeds, and read only then.
-    let stack = unsafe {
-        if libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) != 0 {
-            return false;
-        }
-        stack.assume_init()
-    };
-    stack.ss_flags & libc::SS_ONSTACK != 0 && stack.ss_size < ROOM
+    unsafe {
+        let asked = libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr());
+        (asked == 0).then(|| stack.assume_init())
+    }
 }
 
 /// A function has been entered, and goes on when this returns.
@@ -65,7 +77,8 @@ fn entered(return_place: &AtomicUsize, from: usize) {
         return;
     };
     let _errno = Kept::new();
-    if !tllmprof_session::activity::is_active() || is_on_small_signal_stack() {
+    let place = core::ptr::from_ref(return_place).addr();
+    if !tllmprof_session::activity::is_active() || is_on_small_signal_stack(place) {
         return;
     }
     // The assembler counted the call if the thread has cells.
