@@ -13,7 +13,7 @@ use tllmprof_calls::{Call, Destroyed, Kind, Library, Stream};
 
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
-use super::thunk::{Role, Thunk};
+use super::thunk::{Does, Role, Thunk};
 use super::{communicators, scoped, watched};
 use tllmprof_platform::driver;
 use tllmprof_platform::errno::Kept;
@@ -190,6 +190,8 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
 }
 
 /// The handler `record` is about to take the time of a call and to call the real function.
+// SAFETY: a section of code, where what each recorded call runs lies together.
+#[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame) {
     let is_read = contained(false, || {
@@ -208,23 +210,49 @@ pub extern "C" fn recorded(frame: &Frame) {
 /// Reads from the arguments of a call that is recorded which stream it is for, and gives that to GPU times.
 #[inline(always)]
 fn read(frame: &Frame) {
-    let Some(launch) = frame.thunk.launch() else {
+    let thunk = frame.thunk;
+    let Some(does) = thunk.does() else {
         return read_other(frame);
     };
+    let stream = thunk.stream_word();
     let target = Target {
-        handle: frame.word(launch.stream),
-        per_thread: frame.thunk.is_per_thread(),
+        handle: stream.map_or(0, |word| frame.word(word)),
+        per_thread: thunk.is_per_thread(),
     };
-    let work = if is_timing() {
+    frame.stream.set(target.handle);
+    if does.waits() {
+        let is_over = is_timing() && waits(does, target);
+        frame.work.set(Work::of_wait(is_over));
+        return wait_begins();
+    }
+    let is_small = || {
+        let bytes = thunk.bytes_word();
+        bytes.is_some_and(|word| is_small(word, frame))
+    };
+    let work = if is_timing() && stream.is_some() && !is_small() {
         enqueues(target)
     } else {
         Work::NONE
     };
-    frame.stream.set(target.handle);
     frame.work.set(work);
 }
 
-/// As [`read`], of a call that is no [`Launch`](super::thunk::Launch).
+/// Gives GPU times a call that waits; whether work of its stream ends with it. Not a `match`, whose table would be one more
+/// line of memory that a call depends on.
+#[inline(always)]
+fn waits(does: Does, target: Target) -> bool {
+    if does == Does::WaitsForStream {
+        gpu::before_wait(Wait::Stream(target))
+    } else {
+        gpu::before_wait(if does == Does::WaitsForEvent {
+            Wait::Event
+        } else {
+            Wait::All
+        })
+    }
+}
+
+/// As [`read`], of a call that is not [`Simple`](super::thunk::Simple).
 #[inline(never)]
 fn read_other(frame: &Frame) {
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
@@ -238,7 +266,15 @@ fn read_other(frame: &Frame) {
     };
     frame.stream.set(target.map_or(0, |target| target.handle));
     frame.work.set(work);
-    if matches!(call.kind(), Kind::Wait(_)) && recorder::is_keeping() {
+    if matches!(call.kind(), Kind::Wait(_)) {
+        wait_begins();
+    }
+}
+
+/// A call that waits for the GPU is about to go on.
+#[inline(always)]
+fn wait_begins() {
+    if recorder::is_keeping() {
         recorder::wait_begins();
     }
 }
@@ -265,17 +301,14 @@ fn times(call: Call, frame: &Frame, target: Option<Target>) -> Work {
         let target = target.filter(|_| !is_small_copy(call, frame));
         return target.map_or(Work::NONE, enqueues);
     }
-    if let Kind::Wait(wait) = call.kind() {
-        let ends_work = gpu::before_wait(match target {
+    match call.kind() {
+        Kind::Wait(wait) => Work::of_wait(gpu::before_wait(match target {
             Some(target) => Wait::Stream(target),
             None if wait == tllmprof_calls::Wait::Event => Wait::Event,
             None => Wait::All,
-        });
-        if ends_work {
-            return Work::WAITED_FOR;
-        }
+        })),
+        _ => Work::NONE,
     }
-    Work::NONE
 }
 
 /// What a call destroys must not be used any more. Whether calls are recorded or not.
@@ -296,9 +329,15 @@ fn destroys(what: Destroyed, frame: &Frame) {
 /// Whether a call copies so little that the events around it would take longer. Programs make many such
 /// copies to the device, and some wait after each.
 fn is_small_copy(call: Call, frame: &Frame) -> bool {
-    const SMALL: usize = 64 << 10;
     let small_by = call.info().small_by;
-    small_by.is_some_and(|word| frame.word(word.into()) < SMALL)
+    small_by.is_some_and(|word| is_small(word.into(), frame))
+}
+
+/// Whether so little is copied, by the word that says how much.
+#[inline(always)]
+fn is_small(word: usize, frame: &Frame) -> bool {
+    const SMALL: usize = 64 << 10;
+    frame.word(word) < SMALL
 }
 
 /// The stream that a call is for; `None` where it names none.

@@ -28,6 +28,16 @@ impl Work {
     /// A wait that work of its stream ends with.
     pub const WAITED_FOR: Self = Self(3);
 
+    /// A wait; whether work of its stream ends with it.
+    #[inline]
+    pub const fn of_wait(is_over: bool) -> Self {
+        if is_over {
+            Self::WAITED_FOR
+        } else {
+            Self::NONE
+        }
+    }
+
     /// Whether work of the stream is expected to be over with this call, for now.
     #[inline]
     pub const fn is_over(self) -> bool {

@@ -56,6 +56,8 @@ fn came_back(frame: &Frame, result: usize) {
 }
 
 /// The handler `record` has called the real function, which has returned `result`: what the program gets.
+// SAFETY: a section of code, where what each recorded call runs lies together.
+#[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
 pub extern "C" fn recorded(frame: &Frame, result: usize) -> usize {
     contained((), || record(frame, result));
@@ -68,19 +70,21 @@ fn record(frame: &Frame, result: usize) {
     let since = frame.since.get();
     // The functions return an enumeration, in the lower half of the register.
     let succeeded = result as u32 == 0;
-    match frame.thunk.launch() {
-        Some(launch)
-            if succeeded
-                && since != 0
-                && !frame.work.get().is_over()
-                && !session::is_any_capturing() =>
-        {
+    match frame.thunk.does() {
+        Some(does) if succeeded && since != 0 && !session::is_any_capturing() => {
             let what = What::Call {
-                row: launch.row,
+                row: frame.thunk.row(),
                 capturing: false,
                 stream: frame.stream.get() as u64,
             };
-            recorder::call(since, false, what);
+            let until = recorder::call(since, false, what);
+            if does.waits() {
+                watch::add(Cause::Wait, until.saturating_sub(since));
+                recorder::wait_ends();
+            }
+            if frame.work.get().is_over() {
+                work_is_over(frame, false, since, until);
+            }
         }
         _ => record_other(frame, result),
     }
@@ -107,32 +111,41 @@ fn record_other(frame: &Frame, result: usize) {
     }
     // The functions return an enumeration, in the lower half of the register.
     let failed = result & 0xffff_ffff != 0;
-    let handle = frame.stream.get();
+    let stream = match failed {
+        true => 0,
+        false => frame.stream.get() as u64,
+    };
     let what = What::Call {
         row: call as u8,
         capturing: session::is_capturing(),
-        stream: if failed { 0 } else { handle as u64 },
+        stream,
     };
     let until = recorder::call(since, failed, what);
     if matches!(call.kind(), Kind::Wait(_)) {
         recorder::wait_ends();
     }
     let work = frame.work.get();
-    if (work.is_over() || failed && work != Work::NONE)
-        && gpu::is_timing()
-        && !session::is_any_capturing()
-    {
-        let target = Target {
-            handle,
-            per_thread: frame.thunk.is_per_thread(),
-        };
-        match work {
-            // The next wait ends the work.
-            Work::WAITED_FOR if failed => {}
-            Work::WAITED_FOR => gpu::after_wait(target, since, until),
-            _ if failed => gpu::refused(target),
-            _ => gpu::after_last(target),
-        }
+    if work.is_over() || failed && work != Work::NONE {
+        work_is_over(frame, failed, since, until);
+    }
+}
+
+/// Gives GPU times a call with which work of its stream is over, or which has failed.
+#[cold]
+fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
+    if !gpu::is_timing() || session::is_any_capturing() {
+        return;
+    }
+    let target = Target {
+        handle: frame.stream.get(),
+        per_thread: frame.thunk.is_per_thread(),
+    };
+    match frame.work.get() {
+        // The next wait ends the work.
+        Work::WAITED_FOR if failed => {}
+        Work::WAITED_FOR => gpu::after_wait(target, since, until),
+        _ if failed => gpu::refused(target),
+        _ => gpu::after_last(target),
     }
 }
 

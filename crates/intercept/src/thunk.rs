@@ -45,20 +45,53 @@ pub struct Thunk {
     real: AtomicPtr<c_void>,
     cell: AtomicUsize,
     role: AtomicU32,
-    /// Of a [`Launch`] one more than the word that has its stream; 0: it is none.
-    launch: AtomicU8,
+    /// What a [`Simple`] call does, and one more than the words that have its stream and its size; 0: none.
+    does: AtomicU8,
+    stream: AtomicU8,
+    bytes: AtomicU8,
     /// Stream 0 is the calling thread's own.
     per_thread: AtomicBool,
 }
 
-/// What most recorded calls are: a call of the driver's that enqueues work for the stream in one of its words,
-/// whatever its other arguments are. Known from the thunk, without the table of calls.
+/// What most recorded calls are: a call of the driver's that enqueues work or waits, and names its stream by one of its words,
+/// if at all. A thunk knows it without the table of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Launch {
-    /// The call's row in the table.
-    pub row: u8,
+pub struct Simple {
+    pub does: Does,
     /// The word that has the stream.
-    pub stream: usize,
+    pub stream: Option<u8>,
+    /// The word that says how much is copied, of copies that may be small.
+    pub bytes: Option<u8>,
+}
+
+/// What a [`Simple`] call does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Does {
+    Enqueues = 1,
+    /// Waits for its stream.
+    WaitsForStream,
+    WaitsForEvent,
+    /// Waits for all that a context has to do, or for a copy that it has made itself.
+    WaitsForAll,
+}
+
+impl Does {
+    const fn of(code: u8) -> Option<Self> {
+        Some(match code {
+            1 => Self::Enqueues,
+            2 => Self::WaitsForStream,
+            3 => Self::WaitsForEvent,
+            4 => Self::WaitsForAll,
+            _ => return None,
+        })
+    }
+
+    /// Whether the call waits for the GPU.
+    #[inline]
+    pub const fn waits(self) -> bool {
+        !matches!(self, Self::Enqueues)
+    }
 }
 
 /// Where the assembler finds the fields, in bytes.
@@ -83,7 +116,9 @@ impl Thunk {
             real: AtomicPtr::new(core::ptr::null_mut()),
             cell: AtomicUsize::new(0),
             role: AtomicU32::new(0),
-            launch: AtomicU8::new(0),
+            does: AtomicU8::new(0),
+            stream: AtomicU8::new(0),
+            bytes: AtomicU8::new(0),
             per_thread: AtomicBool::new(false),
         }
     }
@@ -92,8 +127,12 @@ impl Thunk {
         self.real.store(real, Ordering::Relaxed);
         self.cell.store(role.cell(), Ordering::Relaxed);
         self.role.store(role.encode(), Ordering::Relaxed);
-        let launch = role.stream_of_launch().map_or(0, |word| word + 1);
-        self.launch.store(launch, Ordering::Relaxed);
+        if let Some(simple) = role.simple() {
+            let place = |word: Option<u8>| word.map_or(0, |word| word + 1);
+            self.does.store(simple.does as u8, Ordering::Relaxed);
+            self.stream.store(place(simple.stream), Ordering::Relaxed);
+            self.bytes.store(place(simple.bytes), Ordering::Relaxed);
+        }
         self.handler.store(role.handler(), Ordering::Relaxed);
     }
 
@@ -158,14 +197,32 @@ impl Thunk {
         Role::decode(self.role.load(Ordering::Relaxed))
     }
 
-    /// What the function launches, if it is as simple as most.
-    #[inline]
-    pub fn launch(&self) -> Option<Launch> {
-        let stream = self.launch.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(Launch {
-            row: self.role.load(Ordering::Relaxed) as u8,
-            stream: stream.into(),
-        })
+    /// What the function does, if it is [`Simple`]; of those that are not, nothing of the following is known.
+    #[inline(always)]
+    pub fn does(&self) -> Option<Does> {
+        Does::of(self.does.load(Ordering::Relaxed))
+    }
+
+    /// Its row in the table.
+    #[inline(always)]
+    pub fn row(&self) -> u8 {
+        self.role.load(Ordering::Relaxed) as u8
+    }
+
+    /// The word that has its stream.
+    #[inline(always)]
+    pub fn stream_word(&self) -> Option<usize> {
+        Some(usize::from(
+            self.stream.load(Ordering::Relaxed).checked_sub(1)?,
+        ))
+    }
+
+    /// The word that says how much it copies, if that may be little.
+    #[inline(always)]
+    pub fn bytes_word(&self) -> Option<usize> {
+        Some(usize::from(
+            self.bytes.load(Ordering::Relaxed).checked_sub(1)?,
+        ))
     }
 
     /// Whether stream 0 is the calling thread's own to the function.
@@ -227,7 +284,7 @@ impl Thunk {
 mod tests {
     use core::ptr::without_provenance_mut;
 
-    use tllmprof_calls::{CALLS, Library, Stream};
+    use tllmprof_calls::{CALLS, Kind, Library, Stream};
 
     use super::*;
     use crate::made::alone;
@@ -252,25 +309,37 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_is_known_without_the_table() {
-        let of = |role| Thunk::made(without_provenance_mut(0x1000), role).launch();
+    fn a_simple_call_is_known_without_the_table() {
+        let of = |role| Thunk::made(without_provenance_mut(0x1000), role);
         for row in CALLS {
-            let expected = match row.call.stream(Library::Driver) {
-                Stream::Word(stream) if row.kind.enqueues() && row.small_by.is_none() => {
-                    Some(Launch {
-                        row: row.call as u8,
-                        stream: stream.into(),
-                    })
-                }
-                _ => None,
-            };
-            assert_eq!(of(Role::Driver(row.call)), expected, "{}", row.call);
-            assert_eq!(of(Role::Runtime(row.call)), None, "{}", row.call);
-            assert_eq!(of(Role::Front(row.call)), None, "{}", row.call);
+            let stream = row.call.stream(Library::Driver);
+            let is_simple = row.kind.enqueues() || matches!(row.kind, Kind::Wait(_));
+            let thunk = of(Role::Driver(row.call));
+            assert_eq!(
+                thunk.does().is_some(),
+                is_simple && !matches!(stream, Stream::Configured(_)),
+                "{}",
+                row.call
+            );
+            assert_eq!(of(Role::Runtime(row.call)).does(), None, "{}", row.call);
+            assert_eq!(of(Role::Front(row.call)).does(), None, "{}", row.call);
+            let Some(does) = thunk.does() else { continue };
+            assert_eq!(thunk.row(), row.call as u8);
+            assert_eq!(does.waits(), !row.kind.enqueues(), "{}", row.call);
+            let bytes = row.small_by.map(usize::from);
+            assert_eq!(thunk.bytes_word(), bytes, "{}", row.call);
+            let word = thunk.stream_word().map_or(Stream::None, |word| {
+                Stream::Word(u8::try_from(word).unwrap())
+            });
+            assert_eq!(word, stream, "{}", row.call);
         }
-        let launch = of(Role::Driver(Call::GraphLaunch)).unwrap();
-        assert_eq!(launch.stream, 1);
-        assert_eq!(of(Role::ProcAddress), None);
+        let does = |call| of(Role::Driver(call)).does();
+        assert_eq!(does(Call::GraphLaunch), Some(Does::Enqueues));
+        assert_eq!(does(Call::StreamSynchronize), Some(Does::WaitsForStream));
+        assert_eq!(does(Call::EventSynchronize), Some(Does::WaitsForEvent));
+        assert_eq!(does(Call::CtxSynchronize), Some(Does::WaitsForAll));
+        assert_eq!(does(Call::MemcpyDtoH), Some(Does::WaitsForAll));
+        assert_eq!(of(Role::ProcAddress).does(), None);
     }
 
     #[test]

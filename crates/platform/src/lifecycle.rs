@@ -144,6 +144,8 @@ impl Hook {
 /// - `#[restart(...)]`, in the crates that know an interpreter: `keep`, `reset`, and `by` and `with`
 ///   as above, but that the function takes nothing.
 /// - `#[exit = "..."]` and `#[exec = "..."]`, for the few for which these do anything.
+/// - `#[together(calls)]`, for what each recorded call reads and at most each iteration writes; `#[together(iterations)]`, for what each
+///   iteration uses. Between two calls the program uses the caches for itself: so these lie in one cache line, and in a few.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __global {
@@ -153,11 +155,11 @@ macro_rules! __global {
         $(#[restart($($restart:tt)+)])?
         $(#[exit = $exit:literal])?
         $(#[exec = $exec:literal])?
+        $(#[together($together:ident)])?
         $vis:vis static $name:ident: $type:ty = $initial:expr;
     )+) => {
         $(
-            $(#[doc = $doc])*
-            $vis static $name: $type = $initial;
+            $crate::__global_static!([$($together)?] $(#[doc = $doc])* $vis static $name: $type = $initial;);
             $crate::__global_held!($stage [$($fork)+] $name);
             $($crate::__global_restart!([$($restart)+] $name = $initial);)?
         )+
@@ -172,6 +174,33 @@ macro_rules! __global {
     };
 }
 pub use crate::__global as global;
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __global_static {
+    ([] $static:item) => {
+        $static
+    };
+    ([calls] $static:item) => {
+        // SAFETY: a section of data that is read and written, as the static's own would be.
+        #[unsafe(link_section = ".data.tllmprof_calls")]
+        $static
+    };
+    ([iterations] $static:item) => {
+        // SAFETY: a section of data that is read and written, as the static's own would be.
+        #[unsafe(link_section = ".data.tllmprof_iterations")]
+        $static
+    };
+}
+
+// Each section begins with a cache line. The library is one object when it is linked, so what is in a section lies together.
+core::arch::global_asm!(
+    ".section .data.tllmprof_calls,\"aw\",@progbits",
+    ".p2align 6",
+    ".section .data.tllmprof_iterations,\"aw\",@progbits",
+    ".p2align 6",
+    ".text",
+);
 
 #[doc(hidden)]
 #[macro_export]

@@ -11,6 +11,7 @@ lifecycle::global! {
     ///
     /// The assembler of the doors looks at it.
     #[fork(keep = "chosen by the processor")]
+    #[together(calls)]
     pub static IS_COUNTER: AtomicBool = AtomicBool::new(false);
 
     /// The first moment of the process on three clocks, the counter's ticks first. 0 for none.
@@ -20,8 +21,10 @@ lifecycle::global! {
     /// How many ticks a nanosecond has, as a floating-point number's bits, and in how many calls that is looked up
     /// again: the longer ticks are known, the better.
     #[fork(keep = "clocks go on")]
+    #[together(iterations)]
     static RECENT: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "as the ticks")]
+    #[together(iterations)]
     static LOOKUP_IN: AtomicU64 = AtomicU64::new(0);
 }
 
@@ -74,11 +77,13 @@ pub fn is_counter() -> bool {
 /// Now.
 #[inline]
 pub fn ticks() -> u64 {
-    if is_counter() {
-        counter()
-    } else {
-        nanoseconds(Clock::Monotonic)
-    }
+    if is_counter() { counter() } else { monotonic() }
+}
+
+/// Apart, so that it takes no room in the code of each call.
+#[cold]
+fn monotonic() -> u64 {
+    nanoseconds(Clock::Monotonic)
 }
 
 /// The same moment on three clocks: of several tries the one that took least.

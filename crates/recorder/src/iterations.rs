@@ -18,16 +18,20 @@ lifecycle::global! {
 
     /// The iteration that is open, and since when.
     #[fork(reset)]
+    #[together(iterations)]
     static OPEN: AtomicU64 = AtomicU64::new(NONE);
     #[fork(reset)]
+    #[together(iterations)]
     static SINCE: AtomicU64 = AtomicU64::new(0);
     /// The condition on batches does not hold for it.
     #[fork(reset)]
+    #[together(iterations)]
     static EXCLUDED: AtomicBool = AtomicBool::new(false);
     /// The first iteration of the window that is open, and how many have ended in it.
     #[fork(keep = "stored where a window opens")]
     static FIRST: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static ENDED: AtomicU64 = AtomicU64::new(0);
 
     /// Calls of each row that the header's counters hold.
@@ -40,8 +44,10 @@ lifecycle::global! {
 
     /// When the counters were last brought up to date, and the clock tied, in milliseconds.
     #[fork(reset)]
+    #[together(iterations)]
     static COUNTED_AT: AtomicU64 = AtomicU64::new(0);
     #[fork(reset)]
+    #[together(iterations)]
     static ANCHORED_AT: AtomicU64 = AtomicU64::new(0);
 }
 const COUNT_EVERY: u64 = 100;
@@ -118,7 +124,7 @@ fn end(counts: bool, cut: bool) {
     }
     let excluded = EXCLUDED.load(Ordering::Relaxed);
     let what = What::Iteration { n, excluded };
-    writers::write(&Event {
+    writers::write_aside(&Event {
         cut,
         ..Event::new(since, took, what)
     });
@@ -199,7 +205,7 @@ fn close(next: u64) -> bool {
 
 fn write_edge(edge: Edge, at: u64, iteration: u64, cut: bool) {
     let what = What::Window { edge, iteration };
-    writers::write(&Event {
+    writers::write_aside(&Event {
         cut,
         ..Event::new(at, 0, what)
     });

@@ -30,6 +30,7 @@ lifecycle::global! {
     static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
     /// Iterations are kept now: there is a record, and no window is open.
     #[fork(reset)]
+    #[together(calls)]
     static IS_ON: AtomicBool = AtomicBool::new(false);
     /// Moves on where a window opens or closes: what was begun before is not used again.
     #[fork(keep = "differences alone matter")]

@@ -12,9 +12,11 @@ lifecycle::global! {
 
     /// A window is open: events are kept.
     #[fork(reset)]
+    #[together(calls)]
     pub static IS_RECORDING: AtomicBool = AtomicBool::new(false);
     /// There is a record.
     #[fork(reset)]
+    #[together(iterations)]
     pub static IS_ON: AtomicBool = AtomicBool::new(false);
     /// A record was asked for.
     #[fork(keep = "the settings are the same")]

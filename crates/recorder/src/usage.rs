@@ -22,8 +22,10 @@ lifecycle::global! {
 
     /// The thread that was last asked about, and what it had used by then.
     #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
     /// A thread, and its `/proc/self/task/N/schedstat`. It stays open while that thread makes the steps: a descriptor that comes and goes
     /// might be one that the host expects.
@@ -32,22 +34,28 @@ lifecycle::global! {
 
     /// How many more waits of that thread are asked about before its iteration ends.
     #[fork(keep = "stored where a window opens")]
+    #[together(calls)]
     static TO_ASK: AtomicU64 = AtomicU64::new(0);
     /// The thread's processor time and the time when the wait began that is asked about; 0 is none.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
+    #[together(calls)]
     static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
     /// How many iterations pass before one is asked about again.
     #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static PASS: AtomicU64 = AtomicU64::new(0);
     /// Of the waits that were last asked about: nanoseconds on a processor, and in all.
     #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
     /// Of the waits that were asked about in this iteration: nanoseconds on a processor, and in all.
     #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static RAN_IN_WAITS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
     static WAITED: AtomicU64 = AtomicU64::new(0);
 }
 
@@ -104,19 +112,33 @@ fn parse(schedstat: &[u8]) -> Option<u64> {
 }
 
 /// The calling thread begins to wait for the GPU.
-#[inline]
+#[inline(always)]
 pub fn wait_begins() {
-    if TO_ASK.load(Ordering::Relaxed) > 0 && THREAD.load(Ordering::Relaxed) == this_thread() {
+    if TO_ASK.load(Ordering::Relaxed) > 0 {
+        asked_wait_begins();
+    }
+}
+
+#[cold]
+fn asked_wait_begins() {
+    if THREAD.load(Ordering::Relaxed) == this_thread() {
         RAN_BEFORE.store(system::own_processor_time().unwrap_or(0), Ordering::Relaxed);
         WAITS_SINCE.store(system::nanoseconds(Clock::Monotonic), Ordering::Relaxed);
     }
 }
 
 /// A wait for the GPU is over.
-#[inline]
+#[inline(always)]
 pub fn wait_ends() {
     let since = WAITS_SINCE.load(Ordering::Relaxed);
-    if since == 0 || THREAD.load(Ordering::Relaxed) != this_thread() {
+    if since != 0 {
+        asked_wait_ends(since);
+    }
+}
+
+#[cold]
+fn asked_wait_ends(since: u64) {
+    if THREAD.load(Ordering::Relaxed) != this_thread() {
         return;
     }
     let took = system::nanoseconds(Clock::Monotonic).saturating_sub(since);
@@ -205,7 +227,7 @@ pub fn iteration_ends(n: u64) {
             iteration: n as u32,
             count: u32::try_from(count).unwrap_or(u32::MAX),
         };
-        writers::write(&Event::new(at, ns, what));
+        writers::write_aside(&Event::new(at, ns, what));
     }
 }
 

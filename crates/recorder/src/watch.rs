@@ -15,6 +15,7 @@ lifecycle::global! {
 
     /// Somebody wants to know.
     #[fork(keep = "the settings are the same")]
+    #[together(calls)]
     static IS_ON: AtomicBool = AtomicBool::new(false);
     /// The thread that began the iteration that runs.
     #[fork(reset)]
@@ -55,11 +56,16 @@ pub fn is_watching() -> bool {
 }
 
 /// So many ticks went to `cause`.
-#[inline]
+#[inline(always)]
 pub fn add(cause: Cause, ticks: u64) {
-    if is_watching()
-        && (matches!(cause, Cause::Gc) || THREAD.load(Ordering::Relaxed) == this_thread())
-    {
+    if is_watching() {
+        add_watched(cause, ticks);
+    }
+}
+
+#[cold]
+fn add_watched(cause: Cause, ticks: u64) {
+    if matches!(cause, Cause::Gc) || THREAD.load(Ordering::Relaxed) == this_thread() {
         SUMS[cause as usize].fetch_add(ticks, Ordering::Relaxed);
     }
 }

@@ -35,6 +35,7 @@ pub use stack::{OWN, here, launches, pop, push, push_within};
 lifecycle::global! {
     /// Scopes are followed.
     #[fork(keep = "the settings are the same")]
+    #[together(calls)]
     static ARE_ON: AtomicBool = AtomicBool::new(false);
 }
 

@@ -23,6 +23,7 @@ lifecycle::global! {
 
     /// Stream captures that are beginning or under way, in all threads.
     #[fork(reset)]
+    #[together(calls)]
     static UNDER_WAY: AtomicI32 = AtomicI32::new(0);
     /// 1: the device is about to be waited for, which no capture survives that is under way.
     #[fork(reset)]

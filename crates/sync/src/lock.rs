@@ -13,6 +13,9 @@ const CONTENDED: u32 = 2;
 
 /// A mutual exclusion lock on a futex. Not reentrant: whoever may already hold it uses
 /// [`Lock::lock_for`].
+///
+/// In this order: who has the lock uses what is at the value's beginning, which lies in the same line.
+#[repr(C)]
 pub struct Lock<T> {
     word: AtomicU32,
     /// The thread that holds the lock over its fork, 0 for none.

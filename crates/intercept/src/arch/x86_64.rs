@@ -234,6 +234,8 @@ pub(crate) use noting;
 ///
 /// A call that is nested in another of the program's is recorded, though not counted; one that our
 /// own code makes is not. The frame is as in [`slow`].
+// SAFETY: a section of code, where what each recorded call runs lies together.
+#[unsafe(link_section = ".text.hot.tllmprof")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn record() {
     naked_asm!(

@@ -2,11 +2,12 @@
 
 use core::ffi::c_void;
 
-use tllmprof_calls::{CALLS, Call, CuptiCall, Library, NcclCall, Stream};
+use tllmprof_calls::{CALLS, Call, CuptiCall, Kind, Library, NcclCall, Stream, Wait};
 use tllmprof_steps::step::counted::Counted;
 use tllmprof_steps::step::threads;
 
 use super::wanted::Wanted;
+use super::{Does, Simple};
 use crate::handlers::handlers;
 
 /// What a thunk's function is.
@@ -72,16 +73,28 @@ impl Role {
         }
     }
 
-    /// The word that has the stream, of what is a [`Launch`](super::Launch).
-    pub(super) fn stream_of_launch(self) -> Option<u8> {
+    /// What a function of the role does, if it is [`Simple`].
+    pub(super) fn simple(self) -> Option<Simple> {
         let Self::Driver(call) = self else {
             return None;
         };
-        let is_work = call.kind().enqueues() && call.info().small_by.is_none();
-        match call.stream(Library::Driver) {
-            Stream::Word(word) if is_work => Some(word),
-            _ => None,
-        }
+        let does = match call.kind() {
+            kind if kind.enqueues() => Does::Enqueues,
+            Kind::Wait(Wait::Stream) => Does::WaitsForStream,
+            Kind::Wait(Wait::Event) => Does::WaitsForEvent,
+            Kind::Wait(Wait::Context | Wait::CopyToHost) => Does::WaitsForAll,
+            _ => return None,
+        };
+        let stream = match call.stream(Library::Driver) {
+            Stream::None => None,
+            Stream::Word(word) => Some(word),
+            Stream::Configured(_) => return None,
+        };
+        Some(Simple {
+            does,
+            stream,
+            bytes: call.info().small_by,
+        })
     }
 
     /// Where in a thread's cells the fast path counts, in bytes.

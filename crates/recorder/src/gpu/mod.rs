@@ -60,15 +60,18 @@ lifecycle::global! {
 
     /// Where the process is with its GPU times.
     #[fork(in_child)]
+    #[together(calls)]
     static PHASE: Machine<Phase> = Machine::new();
     /// Whether the worker makes events.
     #[fork(in_child)]
     static MAKING: Machine<Making> = Machine::new();
     /// The iteration that work is for.
     #[fork(reset)]
+    #[together(calls)]
     static ITERATION: AtomicU64 = AtomicU64::new(NONE);
     /// The latest that has begun.
     #[fork(keep = "stored where an iteration begins")]
+    #[together(iterations)]
     static LATEST: AtomicU64 = AtomicU64::new(0);
     /// What this took from those of the program's threads that have no writer, in ticks; the others note it
     /// in theirs.
@@ -78,11 +81,14 @@ lifecycle::global! {
     #[fork(free)]
     static SAMPLING: Lock<Sampling> = Lock::new(Sampling::new());
     #[fork(keep = "stored where an iteration begins")]
+    #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
     /// Spans that have begun: between events, and by the host's clock.
     #[fork(keep = "differences are looked at")]
+    #[together(iterations)]
     static PAIRS: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "differences are looked at")]
+    #[together(iterations)]
     static BY_CLOCK: AtomicU64 = AtomicU64::new(0);
     /// How many of these may be using an event or a stream's handle.
     #[fork(reset)]
@@ -196,7 +202,9 @@ pub fn is_timing() -> bool {
 
 /// A call is about to enqueue work; returns whether that is expected to be the stream's last for now, so that
 /// [`after_last`] has to follow.
-#[inline]
+// SAFETY: a section of code, where what each recorded call runs lies together.
+#[unsafe(link_section = ".text.hot.tllmprof")]
+#[inline(never)]
 pub fn before_work(target: Target) -> bool {
     let iteration = ITERATION.load(Ordering::Relaxed);
     match launched_again(target, iteration) {
@@ -206,13 +214,33 @@ pub fn before_work(target: Target) -> bool {
 }
 
 /// The stream, if the calling thread has launched into it last, in this iteration, and its span is open, as before most
-/// launches. Not a default stream, of which the driver has to be asked.
+/// launches.
 #[inline(always)]
 fn launched_again(target: Target, iteration: u64) -> Option<&'static Stream> {
-    let key = target.key_by_name().filter(|_| iteration != NONE)?;
-    let writer = writers::current().filter(|writer| writer.swept.get() == iteration)?;
-    let stream = streams::at(writer.launched.get());
-    (stream.is(key) && stream.has_begun(iteration)).then_some(stream)
+    if iteration == NONE {
+        return None;
+    }
+    writers::current().filter(|writer| writer.swept.get() == iteration)?;
+    launched_last(target).filter(|stream| stream.has_begun(iteration))
+}
+
+/// The stream, if the calling thread has launched into it last. Not a default stream, of which the driver has to be asked.
+#[inline(always)]
+fn launched_last(target: Target) -> Option<&'static Stream> {
+    let key = target.key_by_name()?;
+    let stream = streams::at(writers::current()?.launched.get());
+    stream.is(key).then_some(stream)
+}
+
+/// The stream, if it is known.
+#[inline(always)]
+fn known(target: Target) -> Option<&'static Stream> {
+    launched_last(target).or_else(|| find(target))
+}
+
+#[inline(never)]
+fn find(target: Target) -> Option<&'static Stream> {
+    streams::find(target.key(Driver::get()?))
 }
 
 #[inline(never)]
@@ -236,8 +264,7 @@ fn before_other_work(target: Target, iteration: u64) -> bool {
 /// The driver has taken the work that is expected to be the last: records an event behind it.
 #[cold]
 pub fn after_last(target: Target) {
-    let Some(driver) = Driver::get() else { return };
-    let Some(stream) = streams::find(target.key(driver)) else {
+    let (Some(driver), Some(stream)) = (Driver::get(), known(target)) else {
         return;
     };
     timed(|| {
@@ -252,8 +279,7 @@ pub fn after_last(target: Target) {
 /// The driver has not taken the work.
 #[cold]
 pub fn refused(target: Target) {
-    let stream = Driver::get().and_then(|driver| streams::find(target.key(driver)));
-    if let Some(stream) = stream {
+    if let Some(stream) = known(target) {
         stream.launches_one_less();
     }
 }
@@ -269,28 +295,42 @@ pub enum Wait {
 }
 
 /// A call is about to wait; returns whether [`after_wait`] has to follow.
+// SAFETY: a section of code, where what each recorded call runs lies together.
+#[unsafe(link_section = ".text.hot.tllmprof")]
+#[inline(never)]
 pub fn before_wait(wait: Wait) -> bool {
     let iteration = ITERATION.load(Ordering::Relaxed);
     sweep(iteration);
-    let Some(driver) = Driver::get() else {
-        return false;
-    };
-    if let Wait::Stream(target) = wait {
-        let stream = streams::find(target.key(driver));
-        let stream = stream.filter(|stream| stream.open().is_some());
-        return stream.is_some_and(|stream| end_by_wait(driver, stream));
+    match wait {
+        Wait::Stream(target) => {
+            let stream = known(target);
+            stream.is_some_and(|stream| stream.open().is_some() && end_by_wait(stream))
+        }
+        Wait::Event | Wait::All => {
+            if streams::is_any_open() {
+                end_ours(matches!(wait, Wait::All));
+            }
+            false
+        }
     }
-    // An event on the legacy stream has others wait that would not.
-    let may_end =
-        |stream: &&Stream| stream.is_ours() && (matches!(wait, Wait::All) || !stream.is_legacy());
+}
+
+/// Ends what the calling thread has open, on the legacy stream if asked to: an event there has others wait that would not.
+#[cold]
+fn end_ours(on_legacy: bool) {
+    let Some(driver) = Driver::get() else { return };
+    let may_end = |stream: &&Stream| stream.is_ours() && (on_legacy || !stream.is_legacy());
     for stream in streams::open().filter(may_end) {
         timed(|| end_span(driver, stream, Why::Wait));
     }
-    false
 }
 
 /// Ends a span that the host is about to wait for; whether its end is the wait's.
-fn end_by_wait(driver: Driver, stream: &Stream) -> bool {
+#[cold]
+fn end_by_wait(stream: &Stream) -> bool {
+    let Some(driver) = Driver::get() else {
+        return false;
+    };
     let Some(mut open) = stream.span.try_lock() else {
         return false;
     };
@@ -322,10 +362,7 @@ fn between_ns(since: u64, until: u64) -> f64 {
 
 /// A call has waited for a stream from `since` to `until`, in ticks.
 pub fn after_wait(target: Target, since: u64, until: u64) {
-    let Some(driver) = Driver::get() else { return };
-    let Some(stream) = streams::find(target.key(driver)) else {
-        return;
-    };
+    let Some(stream) = known(target) else { return };
     let Some(mut open) = stream.span.try_lock() else {
         return;
     };
@@ -346,7 +383,7 @@ pub fn after_wait(target: Target, since: u64, until: u64) {
                 let ns = between_ns(open.since, until) as u64;
                 let mut event = Event::new(open.since, ns, what);
                 event.cut = true;
-                writers::write(&event);
+                writers::write_aside(&event);
                 pool::measured(ns);
             }
             None => pool::lose(1),

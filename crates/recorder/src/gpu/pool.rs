@@ -65,6 +65,7 @@ pub struct Span {
     pub since: u64,
 }
 
+#[repr(C, align(64))]
 struct Context {
     /// 0: not in use.
     handle: AtomicUsize,
@@ -73,20 +74,21 @@ struct Context {
     pool: Lock<Pool>,
 }
 
-/// A context's events.
+/// A context's events. What each span needs comes first, in a line with the lock.
+#[repr(C)]
 pub struct Pool {
-    pub device: u8,
-    supply: Supply,
-    pairs: [Pair; MOST],
     made: usize,
-    free: [Index; MOST],
     free_count: usize,
-    unread: [Span; MOST],
     first_unread: usize,
     unread_count: usize,
+    pub device: u8,
+    supply: Supply,
     /// The last span that was read, whose first event the next one's start is measured from, and
     /// when that was, in ticks.
     last: Option<(Index, f64)>,
+    pairs: [Pair; MOST],
+    free: [Index; MOST],
+    unread: [Span; MOST],
 }
 
 lifecycle::global! {
@@ -475,7 +477,7 @@ impl Pool {
         let ns = duration.max(0.0).round() as u64;
         let mut event = Recorded::new(start as u64, ns, what);
         event.cut = span.cut;
-        writers::write(&event);
+        writers::write_aside(&event);
         measured(ns);
         self.first_unread = (self.first_unread + 1) % MOST;
         self.unread_count -= 1;

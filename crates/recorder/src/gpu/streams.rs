@@ -425,6 +425,12 @@ pub fn insert(key: Key, context: usize) -> Option<&'static Stream> {
     Some(stream)
 }
 
+/// Whether one has a span open.
+#[inline]
+pub fn is_any_open() -> bool {
+    OPEN.iter().any(|bits| bits.load(Ordering::Relaxed) != 0)
+}
+
 /// The streams that have a span open.
 pub fn open() -> impl Iterator<Item = &'static Stream> {
     OPEN.iter().enumerate().flat_map(|(word, bits)| {
