@@ -181,7 +181,7 @@ fn ran_in(python: &Python, program: &str, more: &[(&str, &str)]) -> Ran {
 fn modules_and_functions_of_python_are_scopes() {
     for python in pythons() {
         let marked = [("TLLMPROF_PY_RANGES", "__main__:attend,__main__:sample")];
-        let ran = ran_in(&python, "modules.py", &marked);
+        let ran = ran_in(python, "modules.py", &marked);
         ran.assert_all_known();
         assert_eq!(ran.known()["Model/first/attend"], 10, "{python}");
     }
@@ -191,7 +191,7 @@ fn modules_and_functions_of_python_are_scopes() {
 #[test]
 fn compiled_code_has_the_modules_of_its_operations() {
     for python in pythons() {
-        let ran = ran_in(&python, "compiled.py", &[]);
+        let ran = ran_in(python, "compiled.py", &[]);
         ran.assert_all_known();
         // As often in graphs as by itself.
         let known = ran.known();
