@@ -28,6 +28,7 @@ pub enum Refusal {
     NoRoom,
     NotWritable,
     Threads,
+    EndsIn,
 }
 
 impl fmt::Display for Refusal {
@@ -50,6 +51,7 @@ impl fmt::Display for Refusal {
             Self::Table => "a jump table leads to its entry",
             Self::NoRoom => "there is no room for executable memory near it",
             Self::NotWritable => "the system does not let code be changed",
+            Self::EndsIn => "it ends in another function that counts, or another in it",
             Self::Threads => "other threads are running, and its first instruction has no room for a jump in one store",
         })
     }
@@ -78,6 +80,7 @@ mod tests {
             Refusal::NoRoom,
             Refusal::NotWritable,
             Refusal::Threads,
+            Refusal::EndsIn,
         ];
         let words: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
         assert_eq!(words.len(), refusals.len());
