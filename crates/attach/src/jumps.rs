@@ -23,12 +23,12 @@ use crate::process;
 use crate::traced::NotStopped;
 
 /// How long the threads may be stopped before the first jump is written; otherwise they are stopped again later.
-const PATIENCE: Duration = Duration::from_millis(15);
+const PATIENCE: Duration = Duration::from_millis(10);
 /// How often all threads are stopped at most, and for how long they run in between.
 const ROUNDS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
 /// How many rounds may end without a jump since a thread did not stop in time, and the pause before another.
-const LATE: u32 = 12;
+const LATE: u32 = 20;
 const LONG_PAUSE: Duration = Duration::from_millis(100);
 /// What is said then.
 const IS_LATE: Why = "its threads did not stop at the same time";
