@@ -14,7 +14,7 @@ use libc::user_regs_struct as Registers;
 
 use crate::memory::Memory;
 use crate::process;
-use crate::traced::{NotStopped, Stopped, Stopping};
+use crate::traced::{NotStopped, Stopped, Stopping, was_cut_short};
 
 /// Between two looks at those that have not stopped yet.
 const LOOK: Duration = Duration::from_micros(30);
@@ -70,6 +70,10 @@ impl<'a> Everyone<'a> {
                         let tid = thread.tid();
                         stopping.swap_remove(index);
                         if let Some(registers) = stopped.registers() {
+                            // At once: should the command be killed, it goes on with these.
+                            if was_cut_short(&registers) {
+                                stopped.make_again(registers);
+                            }
                             everyone.threads.push((tid, stopped, registers));
                         }
                     }

@@ -196,8 +196,11 @@ impl Stopped {
     /// Lets it go on as if it had not been stopped, with `registers` that it has; for how long it was.
     pub fn go_on(self, registers: Registers) -> Duration {
         let tid = self.thread.as_raw();
-        if was_cut_short(&registers) && !process::has_signal(tid, tid) {
-            self.make_again(registers);
+        if was_cut_short(&registers) {
+            match process::has_signal(tid, tid) {
+                true => drop(self.set_registers(registers)),
+                false => self.make_again(registers),
+            }
         }
         self.detach()
     }
