@@ -360,8 +360,8 @@ fn the_output_and_the_status_are_as_without() {
     if !can_attach() {
         return;
     }
-    let alone = Host::start_for(LINKED[0], "6 1500").finish();
-    let host = Host::start_for(LINKED[0], "6 1500");
+    let alone = Host::start_for(LINKED[0], "6 5000").finish();
+    let host = Host::start_for(LINKED[0], "6 5000");
     let attached = host.tllmprof("attach PID --steps 10 --step cudaGraphLaunch");
     assert!(attached.status.success(), "{}", attached.err());
     assert!(host.tllmprof("detach PID").status.success());
