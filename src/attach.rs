@@ -9,7 +9,10 @@ use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use tllmprof_intercept::attached::{self, Hook};
+use tllmprof_control::jumps::Jumps;
+use tllmprof_intercept::attached::{self, Entries, Hook};
+use tllmprof_intercept::jumps;
+use tllmprof_platform::entry::jumps::JUMPS;
 use tllmprof_platform::own_threads::OwnThread;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::thread_name;
@@ -29,6 +32,15 @@ const FAILED: c_int = 4;
 
 /// After which time slots are looked at again that the loader was filling when they were led elsewhere.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
+
+/// An address in memory.
+#[repr(transparent)]
+struct JumpsAt(#[allow(dead_code, reason = "the command reads it")] &'static Jumps);
+
+/// By its name the command finds the jumps that it writes.
+#[unsafe(no_mangle)]
+#[allow(non_upper_case_globals, reason = "the name of a symbol")]
+static tllmprof_jumps: JumpsAt = JumpsAt(&JUMPS);
 
 lifecycle::global! {
     #[fork(keep = "the child's library is its parent's")]
@@ -86,8 +98,13 @@ fn start(variables: &[Vec<u8>]) -> c_int {
         return BAD_VARIABLE;
     }
     IS_ATTACHED.store(true, Ordering::Release);
+    jumps::prepare();
     crate::starting::start(true);
-    if !attached::attach(hooks()) {
+    let entries = Entries {
+        lead: jumps::lead,
+        release: jumps::release,
+    };
+    if !attached::attach(hooks(), entries) {
         return FAILED;
     }
     std::thread::sleep(AGAIN_AFTER);

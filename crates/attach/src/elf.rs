@@ -9,6 +9,8 @@ const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_INTERP: u32 = 3;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+/// The kind of a symbol.
+const IFUNC: u8 = 10;
 
 /// No more is read of a table, whatever its headers say.
 const MOST: usize = 64 << 20;
@@ -187,10 +189,24 @@ impl Module {
 
     /// The functions among `names` that it defines for others.
     pub fn functions<'a>(&self, memory: &Memory, names: &[&'a str]) -> HashMap<&'a str, Symbol> {
-        self.look_up(memory, names).unwrap_or_default()
+        const FUNC: u8 = 2;
+        let found = self.look_up(memory, names, &[FUNC, IFUNC]);
+        found.unwrap_or_default()
     }
 
-    fn look_up<'a>(&self, memory: &Memory, names: &[&'a str]) -> Option<HashMap<&'a str, Symbol>> {
+    /// The address of the variable that it defines for others.
+    pub fn variable(&self, memory: &Memory, name: &str) -> Option<u64> {
+        const OBJECT: u8 = 1;
+        let found = self.look_up(memory, &[name], &[OBJECT])?;
+        found.get(name).map(|symbol| symbol.address)
+    }
+
+    fn look_up<'a>(
+        &self,
+        memory: &Memory,
+        names: &[&'a str],
+        kinds: &[u8],
+    ) -> Option<HashMap<&'a str, Symbol>> {
         const DT_STRTAB: u64 = 5;
         const DT_SYMTAB: u64 = 6;
         const DT_STRSZ: u64 = 10;
@@ -204,13 +220,11 @@ impl Module {
         let versions = versions.and_then(|versions| memory.some(versions, count * 2));
         let mut found = HashMap::new();
         for (index, symbol) in symbols.chunks_exact(SYMBOL).enumerate() {
-            const FUNC: u8 = 2;
-            const IFUNC: u8 = 10;
             let word = |at: usize| symbol[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
             let name = (word(0) & 0xffff_ffff) as usize;
             let kind = symbol[4] & 0xf;
             let is_defined = symbol[6..8] != [0, 0];
-            if !is_defined || ![FUNC, IFUNC].contains(&kind) {
+            if !is_defined || !kinds.contains(&kind) {
                 continue;
             }
             // An old version of a function is not the one that programs get today.

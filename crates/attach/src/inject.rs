@@ -175,10 +175,7 @@ impl Target {
         }
         let tried = self.examine(&stopped, registers);
         if is_cut_short && !matches!(tried, Tried::Injected(_)) {
-            // It does not see that it was stopped.
-            let mut again = resumed(registers);
-            again.orig_rax = u64::MAX;
-            stopped.set_registers(again);
+            stopped.make_again(registers);
         }
         (tried, stopped.detach())
     }

@@ -18,7 +18,11 @@ mod refusal;
 #[cfg(target_arch = "x86_64")]
 mod elf;
 #[cfg(target_arch = "x86_64")]
+mod everyone;
+#[cfg(target_arch = "x86_64")]
 mod inject;
+#[cfg(target_arch = "x86_64")]
+mod jumps;
 #[cfg(target_arch = "x86_64")]
 mod memory;
 #[cfg(target_arch = "x86_64")]
@@ -32,8 +36,10 @@ mod traced;
 #[cfg(target_arch = "x86_64")]
 mod unwind;
 
-pub use library::{Attached, Library};
+pub use library::{Attached, Hooked, Library};
 pub use refusal::Refusal;
+
+use std::path::Path;
 
 /// Loads the library into the process `pid`.
 ///
@@ -45,4 +51,19 @@ pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     return inject::inject(pid, library);
     #[cfg(not(target_arch = "x86_64"))]
     Err(Refusal::Architecture)
+}
+
+/// Writes the jumps that the library, which is in the process, has got ready at the entries of the driver's functions, but
+/// for those that are there.
+///
+/// # Errors
+/// Why none of them is known.
+pub fn write_jumps(pid: i32, library: &Path) -> Result<Hooked, &'static str> {
+    #[cfg(target_arch = "x86_64")]
+    return jumps::write(pid, library);
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (pid, library);
+        Ok(Hooked::default())
+    }
 }

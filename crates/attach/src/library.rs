@@ -22,3 +22,17 @@ pub struct Attached {
     /// What the library's `tllmprof_attach` returned: 0 if it started.
     pub answer: i32,
 }
+
+/// How many functions of the driver lead to the library by their entries.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Hooked {
+    /// Functions that matter; 0 where the process had not loaded the driver.
+    pub known: u64,
+    /// Those whose calls are seen, whoever makes them.
+    pub seen: u64,
+    /// How often all threads were stopped, and for how long at most.
+    pub rounds: u32,
+    pub stopped: Duration,
+    /// Why others of them were not patched that can be.
+    pub why: Option<&'static str>,
+}

@@ -19,6 +19,18 @@ impl Memory {
         self.0.read_exact_at(buffer, address).is_ok()
     }
 
+    /// Fills `buffer` as far as something is mapped; how far.
+    pub fn read_some(&self, address: u64, buffer: &mut [u8]) -> usize {
+        let mut read = 0;
+        while let Some(rest) = buffer.get_mut(read..).filter(|rest| !rest.is_empty()) {
+            match self.0.read_at(rest, address + read as u64) {
+                Ok(more @ 1..) => read += more,
+                _ => break,
+            }
+        }
+        read
+    }
+
     pub fn bytes<const N: usize>(&self, address: u64) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         self.read(address, &mut bytes).then_some(bytes)

@@ -70,20 +70,42 @@ pub fn threads(pid: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Whether a signal waits for a thread that does not block it; also where that cannot be known.
+/// Whether a signal waits for a thread that does not block it; also where that cannot be known. One that the process ignores
+/// waits only for a thread that is traced.
 #[cfg(target_arch = "x86_64")]
 pub fn has_signal(pid: i32, tid: i32) -> bool {
     let path = folder(pid).join(format!("task/{tid}/status"));
     fs::read_to_string(path).map_or(true, |text| is_pending(&text).unwrap_or(true))
 }
 
+/// Whether a signal does nothing to a thread that is not traced, and would not even wake it.
+#[cfg(target_arch = "x86_64")]
+pub fn ignores(tid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(folder(tid).join("status")).ok();
+    let ignored = status.and_then(|text| ignored(&text));
+    ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
+}
+
 #[cfg(target_arch = "x86_64")]
 fn is_pending(status: &str) -> Option<bool> {
-    let mask = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    Some((mask("SigPnd:")? | mask("ShdPnd:")?) & !mask("SigBlk:")? != 0)
+    let pending = mask(status, "SigPnd:")? | mask(status, "ShdPnd:")?;
+    Some(pending & !mask(status, "SigBlk:")? & !ignored(status)? != 0)
+}
+
+/// The signals that are ignored: by the process, or by default where it has no handler.
+#[cfg(target_arch = "x86_64")]
+fn ignored(status: &str) -> Option<u64> {
+    const BY_DEFAULT: [i32; 4] = [libc::SIGCHLD, libc::SIGURG, libc::SIGWINCH, libc::SIGCONT];
+    let by_default = BY_DEFAULT
+        .iter()
+        .fold(0, |all, signal| all | 1 << (signal - 1));
+    Some(mask(status, "SigIgn:")? | by_default & !mask(status, "SigCgt:")?)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn mask(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    u64::from_str_radix(line.trim(), 16).ok()
 }
 
 /// What can be known without stopping it.
@@ -217,11 +239,24 @@ mod tests {
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn a_signal_waits_where_it_is_pending_and_not_blocked() {
-        let status = |thread: &str, all: &str, blocked: &str| {
+        let with = |thread: &str, all: &str, blocked: &str, ignored: &str, caught: &str| {
             is_pending(&format!(
-                "SigPnd:\t{thread}\nShdPnd:\t{all}\nSigBlk:\t{blocked}\n"
+                "SigPnd:\t{thread}\nShdPnd:\t{all}\nSigBlk:\t{blocked}\nSigIgn:\t{ignored}\nSigCgt:\t{caught}\n"
             ))
         };
+        let status = |thread: &str, all: &str, blocked: &str| with(thread, all, blocked, "0", "0");
+        let child = "10000";
+        assert_eq!(
+            with("0", child, "0", "0", "0"),
+            Some(false),
+            "ignored by default"
+        );
+        assert_eq!(
+            with("0", child, "0", "0", child),
+            Some(true),
+            "it has a handler"
+        );
+        assert_eq!(with("2", "0", "0", "2", "0"), Some(false), "ignored");
         assert_eq!(status("0", "0", "ff"), Some(false));
         assert_eq!(status("0000000000000002", "0", "0"), Some(true));
         assert_eq!(status("0", "0000000000000002", "4"), Some(true));

@@ -12,6 +12,10 @@ use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
 use crate::memory::Memory;
+use crate::process;
+
+/// Between two looks whether a thread has stopped.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// Why there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,6 +29,97 @@ pub enum NotStopped {
     NotPermitted,
 }
 
+/// A thread that is traced, and runs until it is interrupted.
+pub struct Stopping(Pid);
+
+impl Stopping {
+    /// Begins to trace a thread.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn seize(thread: i32) -> Result<Self, NotStopped> {
+        let pid = Pid::from_raw(thread);
+        let refused = |error| match error {
+            Errno::EPERM => NotStopped::NotPermitted,
+            _ => NotStopped::Gone,
+        };
+        // No option: above all none that ends the process when this one ends.
+        ptrace::seize(pid, Options::empty()).map_err(refused)?;
+        Ok(Self(pid))
+    }
+
+    pub const fn tid(&self) -> i32 {
+        self.0.as_raw()
+    }
+
+    /// Has it stop soon. One that has ended says so when it is looked at.
+    pub fn interrupt(&self) {
+        let _ = ptrace::interrupt(self.0);
+    }
+
+    /// Lets it go on. It stops first, as it was interrupted, so that it does not see that.
+    pub fn go_on(self) {
+        const PATIENCE: Duration = Duration::from_secs(1);
+        let deadline = Instant::now() + PATIENCE;
+        while let Ok(stopped) = self.poll()
+            && Instant::now() < deadline
+        {
+            if let Some(stopped) = stopped {
+                if let Some(registers) = stopped.registers() {
+                    stopped.go_on(registers);
+                }
+                return;
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether it has stopped by now.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn poll(&self) -> Result<Option<Stopped>, NotStopped> {
+        let thread = self.tid();
+        let mut status = 0;
+        // SAFETY: the place for the status is a local.
+        let waited =
+            unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
+        if waited == 0 {
+            return Ok(None);
+        }
+        if waited != thread || !libc::WIFSTOPPED(status) {
+            return Err(NotStopped::Gone);
+        }
+        let signal = libc::WSTOPSIG(status);
+        let is_event = status >> 16 == libc::PTRACE_EVENT_STOP;
+        let stopped = Stopped {
+            thread: self.0,
+            since: Instant::now(),
+        };
+        match (is_event, signal) {
+            (true, libc::SIGTRAP) => Ok(Some(stopped)),
+            (true, _) => {
+                stopped.detach();
+                Err(NotStopped::ByASignal)
+            }
+            // A signal that is about to be delivered: it goes on with that. One that is ignored has woken the thread only
+            // because it is traced.
+            (false, _) => {
+                if let Some(registers) = stopped.registers()
+                    && was_cut_short(&registers)
+                    && process::ignores(thread, signal)
+                {
+                    stopped.make_again(registers);
+                }
+                match go_on(thread, signal) {
+                    Ok(()) => Ok(None),
+                    Err(_) => Err(NotStopped::Gone),
+                }
+            }
+        }
+    }
+}
+
 pub struct Stopped {
     thread: Pid,
     pub since: Instant,
@@ -36,41 +131,17 @@ impl Stopped {
     /// # Errors
     /// Why it has not stopped.
     pub fn stop(thread: i32, patience: Duration) -> Result<Self, NotStopped> {
-        let pid = Pid::from_raw(thread);
-        let refused = |error| match error {
-            Errno::EPERM => NotStopped::NotPermitted,
-            _ => NotStopped::Gone,
-        };
-        // No option: above all none that ends the process when this one ends.
-        ptrace::seize(pid, Options::empty()).map_err(refused)?;
-        ptrace::interrupt(pid).map_err(|_| NotStopped::Gone)?;
+        let thread = Stopping::seize(thread)?;
+        thread.interrupt();
         let deadline = Instant::now() + patience;
         loop {
-            let mut status = 0;
-            // SAFETY: the place for the status is a local.
-            let waited =
-                unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL | libc::WNOHANG) };
-            match waited {
-                0 if Instant::now() > deadline => return Err(NotStopped::Late),
-                0 => std::thread::sleep(Duration::from_micros(50)),
-                _ if waited != thread || !libc::WIFSTOPPED(status) => return Err(NotStopped::Gone),
-                _ => {
-                    let signal = libc::WSTOPSIG(status);
-                    let is_event = status >> 16 == libc::PTRACE_EVENT_STOP;
-                    let stopped = Self {
-                        thread: pid,
-                        since: Instant::now(),
-                    };
-                    match (is_event, signal) {
-                        (true, libc::SIGTRAP) => return Ok(stopped),
-                        (true, _) => {
-                            stopped.detach();
-                            return Err(NotStopped::ByASignal);
-                        }
-                        // A signal that is about to be delivered: it goes on with that.
-                        (false, _) => go_on(thread, signal).map_err(|_| NotStopped::Gone)?,
-                    }
+            match thread.poll()? {
+                Some(stopped) => return Ok(stopped),
+                None if Instant::now() > deadline => {
+                    thread.go_on();
+                    return Err(NotStopped::Late);
                 }
+                None => std::thread::sleep(LOOK),
             }
         }
     }
@@ -122,6 +193,26 @@ impl Stopped {
         sequence != 0 && range().is_none_or(|range| range.contains(&rip))
     }
 
+    /// Lets it go on as if it had not been stopped, with `registers` that it has; for how long it was.
+    pub fn go_on(self, registers: Registers) -> Duration {
+        let tid = self.thread.as_raw();
+        if was_cut_short(&registers) {
+            match process::has_signal(tid, tid) {
+                true => drop(self.set_registers(registers)),
+                false => self.make_again(registers),
+            }
+        }
+        self.detach()
+    }
+
+    /// Has it make its system call again that was cut short. It does not see that.
+    pub fn make_again(&self, registers: Registers) {
+        let mut again = resumed(registers);
+        // It is in no system call, so the kernel changes nothing more.
+        again.orig_rax = u64::MAX;
+        self.set_registers(again);
+    }
+
     /// Lets it go on; for how long it was stopped.
     pub fn detach(self) -> Duration {
         let _ = ptrace::detach(self.thread, None);
@@ -141,7 +232,7 @@ fn go_on(thread: i32, signal: i32) -> io::Result<()> {
 
 /// System calls that the kernel does not make again after a stop, but ends with EINTR, as if a handler had run. They have
 /// taken nothing then, so they can be made again.
-const CUT_SHORT: [libc::c_long; 14] = [
+const CUT_SHORT: [libc::c_long; 20] = [
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait,
     libc::SYS_epoll_pwait2,
@@ -152,10 +243,16 @@ const CUT_SHORT: [libc::c_long; 14] = [
     libc::SYS_io_getevents,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
     libc::SYS_accept,
     libc::SYS_accept4,
     libc::SYS_read,
     libc::SYS_readv,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_io_uring_enter,
 ];
 
 /// Whether a thread's system call has ended because it was stopped, if no signal is pending that it ended for.

@@ -203,7 +203,8 @@ pub fn is_per_thread(symbol: &CStr) -> bool {
 const PER_THREAD: [&str; 2] = ["_ptsz", "_ptds"];
 
 /// A symbol without the suffixes that `cuda.h` adds behind its users' backs.
-fn base(symbol: &str) -> &str {
+#[must_use]
+pub fn base(symbol: &str) -> &str {
     let plain = PER_THREAD
         .iter()
         .find_map(|suffix| symbol.strip_suffix(suffix))

@@ -7,6 +7,7 @@
 
 mod event;
 pub mod json;
+pub mod jumps;
 pub mod place;
 mod request;
 

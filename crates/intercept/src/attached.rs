@@ -1,8 +1,9 @@
-//! The doors of a library that was attached to a process that runs: GOT slots.
+//! The doors of a library that was attached to a process that runs: GOT slots, and the driver's entries.
 //!
 //! A preloaded library's exports come first in the order of loading, so that callers bind to them. Here callers are bound
 //! already: the slots of the modules are led to the thunks of the functions that they hold, and back again on detach. What
-//! the program keeps elsewhere, as a pointer from `dlsym` or from `cuGetProcAddress`, stays as it is.
+//! the program keeps elsewhere, as a pointer from `dlsym` or from `cuGetProcAddress`, stays as it is: calls through that
+//! come to the driver, whose entries lead here ([`crate::jumps`]).
 
 use core::ffi::{CStr, c_void};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +52,14 @@ struct Led {
 
 struct Slots {
     hooks: Vec<Hook>,
+    entries: Entries,
     led: Vec<Led>,
+}
+
+/// The driver's entries: calls that come there are led to their thunks, or straight on.
+pub struct Entries {
+    pub lead: fn(),
+    pub release: fn(),
 }
 
 lifecycle::global! {
@@ -69,12 +77,13 @@ lifecycle::global! {
 
 /// Leads the slots of all modules to thunks, and those of modules that come later when they are seen. Whether the library
 /// has been attached.
-pub fn attach(hooks: Vec<Hook>) -> bool {
+pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
         return false;
     };
     slots.get_or_insert_with(|| Slots {
         hooks,
+        entries,
         led: Vec::new(),
     });
     drop(slots);
@@ -89,6 +98,7 @@ pub fn attach_again() -> bool {
     let Some(slots) = slots.as_mut() else {
         return false;
     };
+    (slots.entries.lead)();
     let changes = elf::changes();
     if slots.lead() {
         SEEN.store(changes, Ordering::Release);
@@ -108,6 +118,7 @@ pub fn detach() -> bool {
     };
     IS_ON.store(false, Ordering::Release);
     SEEN.store(0, Ordering::Release);
+    (slots.entries.release)();
     slots.put_back();
     true
 }
@@ -141,7 +152,7 @@ impl Slots {
     fn lead(&mut self) -> bool {
         lifecycle::register();
         let mut is_complete = true;
-        let Self { hooks, led } = self;
+        let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
             let Ok(maps) = Maps::read() else { return };
             // What is known of modules that are gone is of no use, and their places may be others' now.
@@ -162,7 +173,7 @@ impl Slots {
     }
 
     fn put_back(&mut self) {
-        let Self { hooks, led } = self;
+        let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
             let Ok(maps) = Maps::read() else { return };
             for module in modules {
@@ -259,6 +270,11 @@ mod tests {
 
     type Call = extern "C" fn() -> i32;
 
+    const NONE: Entries = Entries {
+        lead: || {},
+        release: || {},
+    };
+
     extern "C" fn other() -> libc::pid_t {
         0
     }
@@ -291,7 +307,7 @@ mod tests {
             };
             assert!(!attach_again() && !detach(), "it never was");
             assert_eq!((call(), count()), (42, 0));
-            assert!(attach(vec![hook]));
+            assert!(attach(vec![hook], NONE));
             assert_eq!((call(), count()), (43, 1));
             look_again();
             assert_eq!((call(), count()), (43, 2), "once");
@@ -324,7 +340,7 @@ mod tests {
                 ours: other as *const () as usize,
                 real: 0x1000,
             };
-            assert!(attach(vec![hook]));
+            assert!(attach(vec![hook], NONE));
             assert_eq!(parent(), before);
         });
     }

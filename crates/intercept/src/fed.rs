@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tllmprof_calls::Call;
 use tllmprof_platform::elf;
+use tllmprof_platform::entry::jumps;
 use tllmprof_platform::lifecycle;
 
 /// Runtimes whose driver look-ups are remembered.
@@ -30,14 +31,15 @@ pub fn feed(caller: usize, call: Call) {
     }
 }
 
-/// Whether the runtime that `function` belongs to got its driver function for `call` through us.
+/// Whether the runtime that `function` belongs to gets to its driver function for `call` through us.
 pub fn is_fed(function: usize, call: Call) -> bool {
-    elf::containing(function).is_some_and(|module| {
-        FED_MODULES.iter().any(|(base, calls)| {
-            base.load(Ordering::Acquire) == module.start
-                && calls.load(Ordering::Acquire) & 1 << call.index() != 0
+    jumps::are_seen(call)
+        || elf::containing(function).is_some_and(|module| {
+            FED_MODULES.iter().any(|(base, calls)| {
+                base.load(Ordering::Acquire) == module.start
+                    && calls.load(Ordering::Acquire) & 1 << call.index() != 0
+            })
         })
-    })
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ mod fed;
 mod followed;
 mod frame;
 mod handlers;
+#[cfg_attr(not(target_arch = "x86_64"), path = "no_jumps.rs")]
+pub mod jumps;
 #[cfg(test)]
 mod made;
 mod named;

@@ -12,6 +12,7 @@ use core::mem::offset_of;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_calls::{Call, Calls, is_per_thread};
+use tllmprof_platform::entry::jumps::original;
 use tllmprof_platform::gate;
 use tllmprof_platform::libcuda;
 use tllmprof_platform::lifecycle;
@@ -139,8 +140,11 @@ impl Thunk {
     /// The thunk for `real`, made on first sight; `None` when the pool is used up.
     pub fn of(function: *mut c_void, role: Role) -> Option<&'static Self> {
         let real = match role {
-            Role::Driver(call) | Role::Front(call) => gate::before(function, gate::Work::of(call)),
-            Role::Runtime(_) | Role::ProcAddress | Role::Cupti(_) | Role::Nccl(_) => function,
+            Role::Driver(call) | Role::Front(call) => {
+                gate::before(original(function), gate::Work::of(call))
+            }
+            Role::ProcAddress => original(function),
+            Role::Runtime(_) | Role::Cupti(_) | Role::Nccl(_) => function,
         };
         let known = Self::find(real, role).or_else(|| Self::find(real, role.of_another_library()));
         if known.is_some() {

@@ -87,6 +87,7 @@ struct Symbol {
     binding: u8,
     section: u16,
     value: usize,
+    size: usize,
 }
 
 /// Where a module's tables lie; 0 for one that it does not have.
@@ -211,6 +212,7 @@ impl Module {
             binding: info >> 4,
             section: word(offset_of!(Elf64_Sym, st_shndx)) as u16,
             value: word(offset_of!(Elf64_Sym, st_value)),
+            size: word(offset_of!(Elf64_Sym, st_size)),
         })
     }
 

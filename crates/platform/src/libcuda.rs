@@ -1,7 +1,7 @@
 //! How the driver's own functions are found, for our own use.
 //!
 //! In the driver's own tables: calls by these addresses pass no door, so they are neither counted
-//! nor recorded as the program's.
+//! nor recorded as the program's. Where entries are patched, calls go past the jumps.
 //!
 //! Not by `libloading`: the look-up happens in the middle of a launch, where `dlsym` would wait for the
 //! loader's lock, which a constructor that waits for this thread may hold.
@@ -113,7 +113,10 @@ macro_rules! __driver_functions {
                             $($field: [$($symbol),+].into_iter().find_map(|symbol| {
                                 // SAFETY: the types are those of cuda.h for these names, and take
                                 // any values (see the macro).
-                                unsafe { $crate::function::at(module.defines(symbol, None)?) }
+                                unsafe {
+                                    let function = module.defines(symbol, None)?;
+                                    $crate::function::at($crate::entry::jumps::original(function))
+                                }
                             }),)*
                         });
                     }

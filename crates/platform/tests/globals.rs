@@ -17,7 +17,7 @@ const INTERPRETER: [&str; 2] = ["crates/python/", "crates/router/"];
 /// Where the macros themselves are.
 const MACROS: &str = "crates/platform/src/lifecycle.rs";
 /// Types of which no part can change.
-const PLAIN: [&str; 20] = [
+const PLAIN: [&str; 21] = [
     "bool",
     "char",
     "i8",
@@ -33,6 +33,7 @@ const PLAIN: [&str; 20] = [
     "str",
     "CStr",
     "Handlers",
+    "JumpsAt",
     "Layout",
     "MethodDef",
     "Needs",

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use tllmprof_attach::{Attached, Library};
+use tllmprof_attach::{Attached, Hooked, Library};
 use tllmprof_config::Settings;
 use tllmprof_control::{Event, Phase, Request};
 use tllmprof_report::{Report, Time};
@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-A thread of the process is stopped for about a millisecond. The process must be one of this user, and the system must \
+A thread of the process is stopped for about a millisecond, then all of them together for some. The process must be one of this user, and the system must \
 permit ptrace (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a process that runs, and what is not.
 
   tllmprof attach 4711 --steps 50     the next 50 iterations
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let library = library::find()?;
     match sockets::of(pid.into()) {
         Some(process) if process.status.phase == Phase::Detached => {
-            attach_again(process, arguments)?;
+            attach_again(process, arguments, &library)?;
         }
         Some(_) => bail!(
             "{pid}: the library is in it and listens already (tllmprof capture {pid} captures its iterations)"
@@ -137,16 +137,12 @@ fn attach(pid: u32, library: &Path, variables: &[String]) -> Result<()> {
         answer,
     } = attached;
     match answer {
-        0 => {}
+        0 | 3 => {}
         1 => bail!(
             "{pid}: the library was preloaded when it started: restart it with TLLMPROF_CONTROL=1"
         ),
         2 => bail!(
             "{pid}: the library does not know these variables: it is of another version than this command"
-        ),
-        3 => bail!(
-            "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
-             which are)"
         ),
         _ => bail!(
             "{pid}: the library could not start; its log is the standard error of the process"
@@ -156,14 +152,53 @@ fn attach(pid: u32, library: &Path, variables: &[String]) -> Result<()> {
         Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX)),
         if tries == 1 { "" } else { "s" },
     );
-    output::say(format_args!(
-        "{pid}: attached; {tries} thread{s} stopped, for {stopped} at most"
-    ));
+    if answer == 0 {
+        output::say(format_args!(
+            "{pid}: attached; {tries} thread{s} stopped, for {stopped} at most"
+        ));
+    }
+    if hook_driver(number, library) == 0 && answer == 3 {
+        bail!(
+            "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
+             which are)"
+        );
+    }
     Ok(())
 }
 
+/// Has the functions of the driver lead to the library that do not yet, and says how many do; how often all threads were
+/// stopped.
+fn hook_driver(pid: i32, library: &Path) -> u32 {
+    let hooked = match tllmprof_attach::write_jumps(pid, library) {
+        Ok(hooked) => hooked,
+        Err(why) => {
+            output::say(format_args!(
+                "{pid}: calls through pointers that it got before are not seen: {why}"
+            ));
+            return 0;
+        }
+    };
+    let Hooked {
+        known,
+        seen,
+        rounds,
+        stopped,
+        why,
+    } = hooked;
+    if rounds > 0 || why.is_some() {
+        let stopped = Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX));
+        let s = if rounds == 1 { "" } else { "s" };
+        let why = why.map_or(String::new(), |why| format!(" ({why})"));
+        output::say(format_args!(
+            "{pid}: {seen} of {known} functions of the driver are hooked{why}; all threads were stopped {rounds} time{s}, \
+             for {stopped} at most"
+        ));
+    }
+    rounds
+}
+
 /// Where the library is loaded already.
-fn attach_again(mut process: Process, arguments: &Arguments) -> Result<()> {
+fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
     let pid = process.status.pid;
     if arguments.step.is_some() || arguments.trace.is_some() {
         return Err(usage(format_args!(
@@ -172,10 +207,21 @@ fn attach_again(mut process: Process, arguments: &Arguments) -> Result<()> {
     }
     process.connection.wait_for(Some(ANSWERING))?;
     process.connection.ask(&Request::Attach)?;
-    match process.connection.next()? {
-        Event::Refused { why, .. } => bail!("{pid}: {why}"),
-        _ => output::say(format_args!("{pid}: attached again; no thread was stopped")),
+    if let Event::Refused { why, .. } = process.connection.next()? {
+        bail!("{pid}: {why}");
     }
+    let stopped = match i32::try_from(pid) {
+        Ok(pid) => hook_driver(pid, library),
+        Err(_) => 0,
+    };
+    output::say(format_args!(
+        "{pid}: attached again{}",
+        if stopped == 0 {
+            "; no thread was stopped"
+        } else {
+            ""
+        }
+    ));
     Ok(())
 }
 

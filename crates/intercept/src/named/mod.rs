@@ -25,7 +25,7 @@ mod ends;
 mod followed;
 mod functions;
 mod lookup;
-mod patch;
+pub mod patch;
 pub mod pool;
 #[cfg_attr(target_arch = "aarch64", path = "processor_aarch64.rs")]
 #[cfg_attr(target_arch = "x86_64", path = "processor_x86_64.rs")]
@@ -38,7 +38,7 @@ mod slots;
 #[cfg(test)]
 mod tests;
 #[cfg_attr(not(target_arch = "x86_64"), path = "no_trampoline.rs")]
-mod trampoline;
+pub mod trampoline;
 
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;

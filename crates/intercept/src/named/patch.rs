@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tllmprof_platform::elf::Module;
 use tllmprof_platform::entry::{self, Entry, Refusal};
@@ -105,31 +105,46 @@ pub fn prepare(
     if function.is_ifunc {
         return Err(Refusal::Ifunc);
     }
-    if function.size == 0 {
+    let entry = examined(
+        module,
+        function.address,
+        function.size,
+        &candidate.path,
+        maps,
+    )?;
+    if !quiet && !entry::fits_one_store(&entry) {
+        return Err(Refusal::Threads);
+    }
+    Ok(entry)
+}
+
+/// What is known of the code of `module` at `address`, given as in its file at `path`: that is what the file holds.
+pub fn examined(
+    module: &Module,
+    address: usize,
+    size: usize,
+    path: &Path,
+    maps: &Maps,
+) -> Result<Entry, Refusal> {
+    if size == 0 {
         return Err(Refusal::UnknownSize);
     }
-    let start = module.base.wrapping_add(function.address);
-    let offset = module
-        .file_offset(function.address, function.size)
-        .ok_or(Refusal::Changed)?;
+    let start = module.base.wrapping_add(address);
+    let offset = module.file_offset(address, size).ok_or(Refusal::Changed)?;
     let mapping = maps.at(start).ok_or(Refusal::Changed)?;
-    if !mapping.is_executable || mapping.is_writable || start + function.size > mapping.end {
+    if !mapping.is_executable || mapping.is_writable || start + size > mapping.end {
         return Err(Refusal::NotWritable);
     }
-    let mut code = vec![0; function.size];
-    let file = tllmprof_symbols::open(&candidate.path).map_err(|_| Refusal::Unreadable)?;
+    let mut code = vec![0; size];
+    let file = tllmprof_symbols::open(path).map_err(|_| Refusal::Unreadable)?;
     file.read_exact_at(&mut code, offset)
         .map_err(|_| Refusal::Unreadable)?;
-    let mut loaded = vec![0; function.size];
+    let mut loaded = vec![0; size];
     if !module.read(start, &mut loaded) {
         return Err(Refusal::Unreadable);
     }
     if loaded != code {
         return Err(Refusal::Changed);
     }
-    let entry = entry::examine(start, &code, |address, buffer| module.read(address, buffer))?;
-    if !quiet && !entry::fits_one_store(&entry) {
-        return Err(Refusal::Threads);
-    }
-    Ok(entry)
+    entry::examine(start, &code, |address, buffer| module.read(address, buffer))
 }

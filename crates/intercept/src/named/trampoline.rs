@@ -8,6 +8,7 @@
 mod tests;
 
 use core::ops::Range;
+use core::sync::atomic::AtomicUsize;
 
 use super::pool::{COUNT, LIMIT};
 use super::scopes::SAYS_NUMBER;
@@ -74,9 +75,33 @@ impl Region {
 
     /// Adds the trampoline for `entry`, that of the scope of that number if it is one; where it lies.
     pub fn add(&mut self, entry: &Entry, scope: Option<usize>) -> Result<Range<usize>, Refusal> {
+        self.add_code(|at| assemble(at, entry, scope))
+    }
+
+    /// Adds what leads calls of `entry` on to where `target` says, but for those that come from within `module`; where it
+    /// lies, and where what does the same as the function without a jump.
+    pub fn add_switch(
+        &mut self,
+        entry: &Entry,
+        module: &Range<usize>,
+        target: &'static AtomicUsize,
+    ) -> Result<(usize, usize), Refusal> {
+        let mut original = 0;
+        let code = self.add_code(|at| {
+            let (code, length) = assemble_switch(at, entry, module, target)?;
+            original = at + length;
+            Some(code)
+        })?;
+        Ok((code.start, original))
+    }
+
+    fn add_code(
+        &mut self,
+        assemble: impl FnOnce(usize) -> Option<Vec<u8>>,
+    ) -> Result<Range<usize>, Refusal> {
         self.code.resize(self.code.len().next_multiple_of(16), 0xcc);
         let at = self.start + self.code.len();
-        let code = assemble(at, entry, scope).ok_or(Refusal::NoRoom)?;
+        let code = assemble(at).ok_or(Refusal::NoRoom)?;
         if self.code.len() + code.len() > self.size {
             return Err(Refusal::NoRoom);
         }
@@ -133,6 +158,30 @@ impl Code {
         self.put_with(opcode, distance(end, target)?);
         Some(())
     }
+
+    /// The instructions that a jump takes the place of, and a jump back behind them.
+    fn put_moved(&mut self, entry: &Entry) -> Option<()> {
+        for moved in &entry.moved {
+            match moved.kind {
+                Kind::Anywhere => self.put(&moved.bytes),
+                Kind::Relative { at: place, target } => {
+                    let end = self.at + self.bytes.len() + moved.bytes.len();
+                    let mut bytes = moved.bytes.clone();
+                    let distance = distance(end, target)?;
+                    bytes
+                        .get_mut(place..place + 4)?
+                        .copy_from_slice(&distance.to_le_bytes());
+                    self.put(&bytes);
+                }
+                Kind::Branch {
+                    opcode: [0, opcode],
+                    target,
+                } => self.put_to(&[opcode], target)?,
+                Kind::Branch { opcode, target } => self.put_to(&opcode, target)?,
+            }
+        }
+        self.put_to(&[0xe9], entry.at + entry.length) // jmp
+    }
 }
 
 fn distance(from: usize, to: usize) -> Option<i32> {
@@ -158,7 +207,7 @@ fn assemble_scope(code: &mut Code, entry: &Entry, number: usize) -> Option<()> {
     let called = code.bytes.len();
     code.put_with(&SAYS_NUMBER, i32::try_from(number).ok()?); // nop dword ptr [rax + number]
     code.put(&[0x41, 0x5b]); // pop r11
-    put_moved(code, entry)?;
+    code.put_moved(entry)?;
     let distance = i32::try_from(code.bytes.len() - called).ok()?;
     code.bytes[called - 4..called].copy_from_slice(&distance.to_le_bytes());
     code.put(&(handlers().named_scope as *const () as usize).to_le_bytes());
@@ -182,7 +231,7 @@ fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
     let second_jump = code.bytes.len();
     code.put(&[0x41, 0x5b]); // pop r11
     let go_on = code.at + code.bytes.len();
-    put_moved(code, entry)?;
+    code.put_moved(entry)?;
     let slow_way = code.bytes.len();
     for jump in [first_jump, second_jump] {
         code.bytes[jump - 1] = u8::try_from(slow_way - jump)
@@ -196,28 +245,35 @@ fn assemble_step(code: &mut Code, entry: &Entry) -> Option<()> {
     Some(())
 }
 
-/// The instructions that the jump took the place of, and a jump back behind them.
-fn put_moved(code: &mut Code, entry: &Entry) -> Option<()> {
-    for moved in &entry.moved {
-        match moved.kind {
-            Kind::Anywhere => code.put(&moved.bytes),
-            Kind::Relative { at: place, target } => {
-                let end = code.at + code.bytes.len() + moved.bytes.len();
-                let mut bytes = moved.bytes.clone();
-                let distance = distance(end, target)?;
-                bytes
-                    .get_mut(place..place + 4)?
-                    .copy_from_slice(&distance.to_le_bytes());
-                code.put(&bytes);
-            }
-            Kind::Branch {
-                opcode: [0, opcode],
-                target,
-            } => code.put_to(&[opcode], target)?,
-            Kind::Branch { opcode, target } => code.put_to(&opcode, target)?,
-        }
-    }
-    code.put_to(&[0xe9], entry.at + entry.length) // jmp
+/// The switch for a function of `module`, and how many of its bytes come before what does the same as the function. It
+/// changes `rax`, `r11` and the flags, which carry no argument of a C function with a fixed number of them.
+fn assemble_switch(
+    at: usize,
+    entry: &Entry,
+    module: &Range<usize>,
+    target: &'static AtomicUsize,
+) -> Option<(Vec<u8>, usize)> {
+    let mut code = Code {
+        at,
+        bytes: Vec::with_capacity(SIZE),
+    };
+    let size = i32::try_from(module.len()).ok()?;
+    code.put(&[0x48, 0x8b, 0x04, 0x24]); // mov rax, [rsp]
+    code.put(&[0x49, 0xbb]); // mov r11, the module
+    code.put(&module.start.to_le_bytes());
+    code.put(&[0x4c, 0x29, 0xd8]); // sub rax, r11
+    code.put(&[0x49, 0xbb]); // mov r11, where the target is
+    code.put(
+        &core::ptr::from_ref(target)
+            .expose_provenance()
+            .to_le_bytes(),
+    );
+    code.put_with(&[0x48, 0x3d], size); // cmp rax, its size
+    code.put(&[0x72, 0x03]); // jb original
+    code.put(&[0x41, 0xff, 0x23]); // jmp [r11]
+    let length = code.bytes.len();
+    code.put_moved(entry)?;
+    Some((code.bytes, length))
 }
 
 /// Where the address of the thread's cells lies from the thread pointer on.

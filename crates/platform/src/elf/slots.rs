@@ -2,12 +2,13 @@
 
 use core::ffi::CStr;
 use core::mem::offset_of;
+use core::ops::Range;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 use libc::{Elf64_Phdr, Elf64_Rela};
 
 use super::memory::double_word;
-use super::{Module, STT_GNU_IFUNC, STT_TLS};
+use super::{Module, STT_GNU_IFUNC, STT_TLS, Symbol};
 
 #[cfg(target_arch = "x86_64")]
 const GLOB_DAT: u32 = 6;
@@ -116,6 +117,22 @@ impl Module {
     /// What the module defines under `name`, in `version` if the module has versions at all;
     /// without one, in its default version.
     pub fn definition(&self, name: &CStr, version: Option<&CStr>) -> Option<Found> {
+        let symbol = self.defined(name, version)?;
+        Some(Found {
+            address: self.base.wrapping_add(symbol.value),
+            is_ifunc: symbol.kind == STT_GNU_IFUNC,
+        })
+    }
+
+    /// Where the code of a function lies that the module defines, by its default version; empty where the module does not say
+    /// how long it is.
+    pub fn code_of(&self, name: &CStr) -> Option<Range<usize>> {
+        let symbol = self.defined(name, None)?;
+        let start = self.base.wrapping_add(symbol.value);
+        (symbol.kind != STT_GNU_IFUNC).then(|| start..start.wrapping_add(symbol.size))
+    }
+
+    fn defined(&self, name: &CStr, version: Option<&CStr>) -> Option<Symbol> {
         let index = self.find(name, |index, symbol| {
             symbol.section != 0
                 && symbol.value != 0
@@ -123,10 +140,6 @@ impl Module {
                 && symbol.binding != 0
                 && self.version_fits(index, version)
         })?;
-        let symbol = self.symbol(index)?;
-        Some(Found {
-            address: self.base.wrapping_add(symbol.value),
-            is_ifunc: symbol.kind == STT_GNU_IFUNC,
-        })
+        self.symbol(index)
     }
 }

@@ -43,6 +43,8 @@ pub struct Entry {
     pub length: usize,
     /// The function, or one that it ends in, may look at its return address.
     pub looks_back: bool,
+    /// What else it may end in, by a jump, as far as that can be read.
+    pub ends_in: Vec<usize>,
 }
 
 impl Entry {
@@ -69,6 +71,7 @@ pub fn examine(
         moved: Vec::new(),
         length: 0,
         looks_back: false,
+        ends_in: Vec::new(),
     };
     let mut instruction = Instruction::default();
     let (mut branches, mut tables, mut indirect) = (Vec::new(), Vec::new(), false);
@@ -97,11 +100,21 @@ pub fn examine(
             indirect = true;
             // By a jump table of its own, or out of the function.
             entry.looks_back |= tables.is_empty() || instruction.memory_base() != Register::None;
+            if instruction.is_ip_rel_memory_operand() {
+                let slot = instruction.ip_rel_memory_address() as usize;
+                entry.ends_in.extend(word(slot, &read));
+            }
         }
         if let Some(target) = target.filter(|_| !is_call) {
             branches.push(target);
-            entry.looks_back |=
-                !(start..start + code.len()).contains(&target) && leads_out(target, &read);
+            if !(start..start + code.len()).contains(&target) {
+                let leads_out = leads_out(target, &read);
+                entry.looks_back |= leads_out.is_none_or(|slot| slot.is_some());
+                entry.ends_in.push(target);
+                entry
+                    .ends_in
+                    .extend(leads_out.flatten().and_then(|slot| word(slot, &read)));
+            }
         }
         if instruction.code() == Code::Lea_r64_m && instruction.is_ip_rel_memory_operand() {
             tables.push(instruction.ip_rel_memory_address() as usize);
@@ -159,18 +172,33 @@ fn near_target(instruction: &Instruction) -> Option<usize> {
     is_near.then(|| instruction.near_branch_target() as usize)
 }
 
-/// Whether what lies at `target` leads to another module, by a GOT slot: what a function ends in
-/// returns where that would, and may look where that is, as the loader's do to learn who asks.
-fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> bool {
+/// The GOT slot by which what lies at `target` leads to another module, if it does: what a function ends in
+/// returns where that would, and may look where that is, as the loader's do to learn who asks. Nothing
+/// where that cannot be read.
+fn leads_out(target: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<Option<usize>> {
     const ENDBR64: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
     const BND: u8 = 0xf2;
-    let mut code = [0; 8];
-    if !read(target, &mut code) {
-        return true;
+    let mut code = [0; 11];
+    // The last may be shorter than that.
+    if !read(target, &mut code) && !read(target, &mut code[..8]) {
+        return None;
     }
-    let code = code.strip_prefix(&ENDBR64).unwrap_or(&code);
-    let code = code.strip_prefix(&[BND]).unwrap_or(code);
-    code.starts_with(&[0xff, 0x25])
+    let rest = code.strip_prefix(&ENDBR64).unwrap_or(&code);
+    let rest = rest.strip_prefix(&[BND]).unwrap_or(rest);
+    let [0xff, 0x25, distance @ ..] = rest else {
+        return Some(None);
+    };
+    let distance = distance
+        .first_chunk()
+        .map_or(0, |&far| i32::from_le_bytes(far));
+    let end = target + (code.len() - rest.len()) + 6;
+    Some(Some(end.wrapping_add_signed(distance as isize)))
+}
+
+/// The word at an address.
+fn word(address: usize, read: &impl Fn(usize, &mut [u8]) -> bool) -> Option<usize> {
+    let mut word = [0; 8];
+    read(address, &mut word).then(|| usize::from_le_bytes(word))
 }
 
 /// A plain branch in its long form; the short ones of `loop` and `jrcxz` have none.
@@ -326,6 +354,51 @@ mod tests {
             };
             assert_eq!((opcode, target), (expected, START + jump.len() + 3));
         }
+    }
+
+    #[test]
+    fn what_a_function_ends_in_is_known() {
+        const TARGET: usize = START + 0x1000;
+        const SLOT: usize = START + 0x2000;
+        let to = |from: usize, target: usize| {
+            let distance = i32::try_from(target.wrapping_sub(from).cast_signed()).unwrap();
+            distance.to_le_bytes()
+        };
+        let stub = [
+            &[0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0x25][..],
+            &to(TARGET + 10, SLOT),
+        ]
+        .concat();
+        let ends_in = |code: &[u8], is_stub: bool| {
+            let read = |at: usize, buffer: &mut [u8]| match at {
+                TARGET if is_stub && buffer.len() <= 11 => {
+                    let length = buffer.len().min(stub.len());
+                    buffer[..length].copy_from_slice(&stub[..length]);
+                    true
+                }
+                TARGET => {
+                    buffer.fill(NOP);
+                    true
+                }
+                SLOT => {
+                    buffer.copy_from_slice(&0x4242_usize.to_le_bytes());
+                    true
+                }
+                _ => false,
+            };
+            examine(START, code, read).unwrap().ends_in
+        };
+        let jump = [&[0xe9][..], &to(START + 5, TARGET)].concat();
+        assert_eq!(ends_in(&jump, false), [TARGET]);
+        assert_eq!(
+            ends_in(&jump, true),
+            [TARGET, 0x4242],
+            "through the slot of a stub"
+        );
+        let through_a_slot = [&[0xff, 0x25][..], &to(START + 6, SLOT)].concat();
+        assert_eq!(ends_in(&through_a_slot, false), [0x4242]);
+        let within = [&[0xeb, 3], &[NOP; 3][..], &[RET]].concat();
+        assert_eq!(ends_in(&within, false), [0; 0]);
     }
 
     #[test]

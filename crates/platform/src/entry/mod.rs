@@ -5,6 +5,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod examine;
+pub mod jumps;
 mod refusal;
 #[cfg(not(target_arch = "x86_64"))]
 mod unpatched;

@@ -32,6 +32,7 @@ pub enum Refusal {
     LooksBack,
     ShadowStack,
     TooMany,
+    EndsIn,
 }
 
 impl fmt::Display for Refusal {
@@ -54,6 +55,7 @@ impl fmt::Display for Refusal {
             Self::Table => "a jump table leads to its entry",
             Self::NoRoom => "there is no room for executable memory near it",
             Self::NotWritable => "the system does not let code be changed",
+            Self::EndsIn => "it ends in another function that counts, or another in it",
             Self::Threads => "other threads are running, and its first instruction has no room for a jump in one store",
             Self::LooksBack => "it may look at its return address",
             Self::ShadowStack => "the processor guards return addresses",
@@ -88,6 +90,7 @@ mod tests {
             Refusal::LooksBack,
             Refusal::ShadowStack,
             Refusal::TooMany,
+            Refusal::EndsIn,
         ];
         let words: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
         assert_eq!(words.len(), refusals.len());

@@ -143,6 +143,7 @@ mod tests {
             moved: Vec::new(),
             length: 6,
             looks_back: false,
+            ends_in: Vec::new(),
         };
         assert!(
             !fits_one_store(&entry),
@@ -164,6 +165,7 @@ mod tests {
             moved: Vec::new(),
             length: JUMP,
             looks_back: false,
+            ends_in: Vec::new(),
         };
         // SAFETY: nothing is mapped there, and nothing is written.
         let refused = unsafe { write(&entry, [0; JUMP], true) };
@@ -196,6 +198,7 @@ mod tests {
                 moved,
                 length,
                 looks_back: false,
+                ends_in: Vec::new(),
             }
         };
         assert!(fits_one_store(&entry(0x1003, 5)));

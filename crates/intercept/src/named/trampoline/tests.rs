@@ -177,6 +177,7 @@ fn a_region_is_near_its_module_and_has_room_for_so_many() {
 fn what_refers_to_something_too_far_away_has_no_trampoline() {
     let at = 0x1_0000_0000_usize;
     let entry = |kind| Entry {
+        ends_in: Vec::new(),
         at,
         moved: vec![Moved {
             bytes: vec![0x48, 0x8b, 0x05, 0, 0, 0, 0],

@@ -1,0 +1,215 @@
+//! Writes the jumps at the entries of the driver's functions that the library has got ready.
+//!
+//! All threads are stopped for it, and a jump is written where none of them is within the instructions that it takes the
+//! place of: it may be in front of them. None returns there, as none of them calls. A signal's handler does: what it returns
+//! to lies on a stack, and so a jump waits as long as any word there could mean one of those instructions.
+//!
+//! **Killing the command is harmless.** A jump is written by one system call, within a page: the kernel makes it whole or not
+//! at all, and lets the threads go on after it. Each jump is complete by itself, and calls go on as they should with any of
+//! them there, since what the jumps lead to was there before the first.
+
+use std::mem::offset_of;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use tllmprof_control::jumps::{Jump, Jumps, LAYOUT, MOST, SYMBOL};
+
+use crate::elf;
+use crate::everyone::{Everyone, is_any_uninterruptible};
+use crate::library::Hooked;
+use crate::memory::{self, Memory};
+use crate::process;
+use crate::traced::NotStopped;
+
+/// How long the threads may be stopped before the first jump is written; otherwise they are stopped again later.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// How often all threads are stopped at most, and for how long they run in between.
+const ROUNDS: u32 = 40;
+const PAUSE: Duration = Duration::from_millis(25);
+/// How many rounds may end without a jump since a thread did not stop in time, and the pause before another.
+const LATE: u32 = 20;
+const LONG_PAUSE: Duration = Duration::from_millis(100);
+/// What is said then.
+const IS_LATE: Why = "its threads did not stop at the same time";
+
+/// A jump that is not there yet.
+struct Wanted {
+    at: u64,
+    length: u64,
+    before: u64,
+    after: u64,
+}
+
+struct Entries {
+    pid: i32,
+    memory: Memory,
+    /// Where the library's [`Jumps`] are.
+    jumps: u64,
+    /// The end of the first thread's stack.
+    stack: u64,
+}
+
+/// Why the rest was not written.
+pub type Why = &'static str;
+
+/// Writes what is not there yet.
+///
+/// # Errors
+/// Why nothing can be known of them.
+pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
+    let entries = Entries::find(pid, library).ok_or("the library's own data was not found")?;
+    let mut hooked = Hooked::default();
+    let (mut why, mut late, mut tries) = (None, 0, 0);
+    while tries < ROUNDS && late < LATE {
+        let wanted = entries.wanted().ok_or("its memory cannot be read")?;
+        if wanted.is_empty() {
+            why = None;
+            break;
+        }
+        if tries > 0 {
+            thread::sleep(if why == Some(IS_LATE) {
+                LONG_PAUSE
+            } else {
+                PAUSE
+            });
+        }
+        tries += 1;
+        if is_any_uninterruptible(pid) {
+            why = Some("one of its threads was in uninterruptible sleep each time");
+            continue;
+        }
+        hooked.rounds += 1;
+        // What that thread traces goes on when it ends.
+        let round = thread::scope(|scope| scope.spawn(|| entries.round(&wanted)).join());
+        let Ok((result, stopped)) = round else {
+            return Err("an internal error (please report it)");
+        };
+        hooked.stopped = hooked.stopped.max(stopped);
+        why = result.err();
+        late += u32::from(why == Some(IS_LATE));
+        if !process::is_there(pid) {
+            return Err("the process has ended");
+        }
+    }
+    hooked.known = entries.word(offset_of!(Jumps, known)).unwrap_or(0);
+    let count = entries.word(offset_of!(Jumps, count)).unwrap_or(0);
+    let missing = entries.wanted().map_or(0, |wanted| wanted.len());
+    hooked.seen = count.saturating_sub(missing as u64);
+    hooked.why = why;
+    Ok(hooked)
+}
+
+impl Entries {
+    fn find(pid: i32, library: &Path) -> Option<Self> {
+        let memory = Memory::open(pid).ok()?;
+        let maps = memory::maps(pid).ok()?;
+        let real = std::fs::canonicalize(library).ok()?;
+        let modules = elf::modules(&memory, &maps);
+        let module = modules
+            .iter()
+            .find(|module| Path::new(&module.path) == real)?;
+        let symbol = module.variable(&memory, SYMBOL)?;
+        let jumps = memory.word(symbol)?;
+        let stack = maps.iter().find(|mapping| mapping.path == "[stack]");
+        let entries = Self {
+            pid,
+            jumps,
+            stack: stack.map_or(0, |stack| stack.end),
+            memory,
+        };
+        (entries.word(offset_of!(Jumps, layout))? == LAYOUT).then_some(entries)
+    }
+
+    fn word(&self, offset: usize) -> Option<u64> {
+        self.memory.word(self.jumps + offset as u64)
+    }
+
+    /// The jumps that are not there yet. Where something else lies than the library has seen there, none is wanted.
+    fn wanted(&self) -> Option<Vec<Wanted>> {
+        let count = self.word(offset_of!(Jumps, count))?.min(MOST as u64);
+        let mut wanted = Vec::new();
+        for index in 0..count as usize {
+            let row = offset_of!(Jumps, all) + index * size_of::<Jump>();
+            let field = |offset| self.word(row + offset);
+            let jump = Wanted {
+                at: field(offset_of!(Jump, at))?,
+                length: field(offset_of!(Jump, length))?,
+                before: field(offset_of!(Jump, before))?,
+                after: field(offset_of!(Jump, after))?,
+            };
+            if self.memory.word(jump.at)? != jump.after {
+                wanted.push(jump);
+            }
+        }
+        wanted.sort_by_key(|jump| jump.at);
+        Some(wanted)
+    }
+
+    /// Stops all threads once and writes what can be written then; for how long they were stopped.
+    fn round(&self, wanted: &[Wanted]) -> (Result<(), Why>, Duration) {
+        // Where many threads wait for a processor, the stopped ones are not to wait for this one. It takes root.
+        // SAFETY: takes numbers, and concerns this thread alone.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        let everyone = match Everyone::stop(self.pid, &self.memory, PATIENCE) {
+            Ok(everyone) => everyone,
+            Err((why, stopped)) => {
+                let why = match why {
+                    NotStopped::Late => IS_LATE,
+                    NotStopped::ByASignal => "it is stopped by a signal",
+                    NotStopped::NotPermitted => "one of its threads may not be traced",
+                    NotStopped::Gone => "it has ended",
+                };
+                return (Err(why), stopped);
+            }
+        };
+        let mut is_busy = vec![false; wanted.len()];
+        let span = match (wanted.first(), wanted.last()) {
+            (Some(first), Some(last)) => first.at..last.at + last.length,
+            _ => 0..0,
+        };
+        everyone.each_address(self.stack, |address| {
+            if !span.contains(&address) {
+                return;
+            }
+            let index = wanted.partition_point(|jump| jump.at < address);
+            if let Some(index) = index.checked_sub(1)
+                && address < wanted[index].at + wanted[index].length
+            {
+                is_busy[index] = true;
+            }
+        });
+        if everyone.elapsed() > PATIENCE {
+            return (
+                Err("its threads' stacks take too long to look at"),
+                everyone.release(),
+            );
+        }
+        let result = self.write(&everyone, wanted, &is_busy);
+        (result, everyone.release())
+    }
+
+    fn write(
+        &self,
+        everyone: &Everyone<'_>,
+        wanted: &[Wanted],
+        is_busy: &[bool],
+    ) -> Result<(), Why> {
+        let one = everyone.one().ok_or("it has ended")?;
+        let mut result = Ok(());
+        for (jump, is_busy) in wanted.iter().zip(is_busy) {
+            if *is_busy {
+                result = Err("a thread was at the beginning of one of the functions each time");
+            } else if self.memory.word(jump.at) != Some(jump.before) {
+                result = Err("something else has changed the beginning of one of the functions");
+            } else if one.write(jump.at, &jump.after.to_le_bytes()).is_none() {
+                result = Err("the system does not let its code be written");
+            }
+        }
+        let rounds = offset_of!(Jumps, rounds);
+        let number = self.word(rounds).unwrap_or(0) + 1;
+        let written = one.write(self.jumps + rounds as u64, &number.to_le_bytes());
+        written.ok_or("the system does not let its memory be written")?;
+        result
+    }
+}

@@ -1,0 +1,329 @@
+//! The driver's own functions, in a process that the library was attached to.
+//!
+//! Programs and their runtimes have got pointers to them long ago, and no slot leads their calls elsewhere. So a jump is
+//! written at each function's entry: here where it fits one store, else by the command, which stops all threads for it
+//! ([`JUMPS`]).
+//!
+//! ```text
+//! entry ──jump──▶ switch ──▶ stub of the thunk ──▶ what the jump took the place of ──▶ behind the jump
+//!                   └─ detached, or called from within the driver ──▶ ┘
+//! ```
+//!
+//! A jump is never taken out. While the library is detached the switch leads straight on. The driver is never unloaded. What
+//! goes on to one of the functions, as a thunk or the library itself, goes to the moved instructions, so that a call comes
+//! here once whether the jump has been written yet or not.
+
+#[cfg(test)]
+mod tests;
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ops::Range;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use libloading::os::unix::{Library, RTLD_NOW};
+use tllmprof_calls::{CALLS, Call, LOOK_UPS, base};
+use tllmprof_control::jumps::{MOST, NO_CALL, WRITTEN};
+use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::entry::jumps::{JUMPS, code_at, leave_out, original};
+use tllmprof_platform::entry::{self, Entry, JUMP, Refusal};
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::{function, libcuda, lifecycle, log};
+use tllmprof_sync::Lock;
+
+use super::named::patch::examined;
+use super::named::trampoline::Region;
+use super::thunk::{Role, Thunk};
+
+const PAGE: usize = 4096;
+/// How long a thread waits for another that switches.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+lifecycle::global! {
+    stage: Doors;
+
+    /// Where each switch leads.
+    #[fork(keep = "the child's code is its parent's")]
+    static TARGETS: [AtomicUsize; MOST] = [const { AtomicUsize::new(0) }; MOST];
+    #[fork(hold)]
+    static PATCHED: Lock<Vec<Patched>> = Lock::new(Vec::new());
+}
+
+/// A function whose calls lead here once its jump is written.
+struct Patched {
+    /// Its place among the [`JUMPS`].
+    index: usize,
+    name: CString,
+    role: Role,
+}
+
+/// A function of the driver's that a program may have a pointer to.
+struct Form {
+    name: CString,
+    code: Range<usize>,
+    /// None: it looks others up.
+    call: Option<Call>,
+}
+
+/// Gets jumps ready, if the process has loaded the driver: from now on [`original`] knows the functions. Before the library
+/// has looked any of them up.
+pub fn prepare() {
+    if JUMPS.known.load(Ordering::Relaxed) != 0 {
+        return;
+    }
+    if let Some(driver) = driver()
+        && let Some(mut patched) = PATCHED.lock_for(PATIENCE)
+    {
+        *patched = prepared(&driver).unwrap_or_default();
+    }
+}
+
+fn prepared(driver: &Module) -> Option<Vec<Patched>> {
+    let forms = forms(driver);
+    JUMPS.known.store(forms.len() as u64, Ordering::Relaxed);
+    let maps = Maps::read().ok()?;
+    let entries = entries(driver, &forms, &maps);
+    let count = entries.iter().flatten().count();
+    let mut region = Region::near(driver, count, &maps)?;
+    let mut ready = Vec::new();
+    for (form, entry) in forms.into_iter().zip(entries) {
+        let name = form.name.to_string_lossy().into_owned();
+        let call = form.call;
+        let added = entry.and_then(|entry| {
+            let target = TARGETS.get(ready.len()).ok_or(Refusal::NoRoom)?;
+            let within = driver.start..driver.end;
+            let (switch, original) = region.add_switch(&entry, &within, target)?;
+            target.store(original, Ordering::Relaxed);
+            let jump = entry::jump(entry.at, switch).ok_or(Refusal::NoRoom)?;
+            ready.push((form, entry, jump, original));
+            Ok(())
+        });
+        if let Err(refusal) = added {
+            log::say!(Debug, "{name} in libcuda.so.1 gets no jump: {refusal}");
+            if let Some(call) = call {
+                leave_out(call);
+            }
+        }
+    }
+    region.finish().then(|| publish(ready))
+}
+
+/// The driver, which stays loaded from now on.
+fn driver() -> Option<Module> {
+    let name = libcuda::NAME.to_str().ok()?;
+    // SAFETY: the library is loaded already, or nothing is: none of its functions runs.
+    let kept = unsafe {
+        Library::open(
+            Some(name),
+            RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
+        )
+    };
+    core::mem::forget(kept.ok()?);
+    let mut driver = None;
+    elf::walk(|module| {
+        if module.soname() == Some(libcuda::NAME) && module.is_bound() {
+            driver = Some(*module);
+        }
+        driver.is_some()
+    });
+    driver
+}
+
+/// The functions of the table that the driver has, in all forms that programs get.
+fn forms(driver: &Module) -> Vec<Form> {
+    /// What a header or the driver adds to the name that programs use.
+    const SUFFIXES: [&str; 9] = [
+        "", "_ptsz", "_ptds", "_v2", "_v2_ptsz", "_v2_ptds", "_v3", "_v3_ptsz", "_v3_ptds",
+    ];
+    let mut forms: Vec<Form> = Vec::new();
+    let mut add = |name: &str, call, is_wanted: &dyn Fn(usize) -> bool| {
+        let name = CString::new(name).ok()?;
+        let code = driver.code_of(&name)?;
+        if is_wanted(code.start) && forms.iter().all(|form| form.code.start != code.start) {
+            forms.push(Form { name, code, call });
+        }
+        Some(())
+    };
+    let asked = Asked::of(driver);
+    for row in CALLS {
+        for name in row.driver {
+            add(name, Some(row.call), &|_| true);
+        }
+    }
+    for row in CALLS {
+        for base in row
+            .driver
+            .iter()
+            .map(|name| base(name))
+            .collect::<BTreeSet<_>>()
+        {
+            let handed_out = asked.all(base);
+            for suffix in SUFFIXES {
+                let is_wanted = |address| handed_out.contains(&address);
+                add(&format!("{base}{suffix}"), Some(row.call), &is_wanted);
+            }
+        }
+    }
+    for name in LOOK_UPS {
+        add(name, None, &|_| true);
+    }
+    for row in CALLS {
+        let mut handed_out = row.driver.iter().flat_map(|name| asked.all(base(name)));
+        if handed_out.any(|address| forms.iter().all(|form| form.code.start != address)) {
+            log::say!(Debug, "{} has a form without a name", row.call);
+            leave_out(row.call);
+        }
+    }
+    forms
+}
+
+/// `cuGetProcAddress`, in either of its ABIs: the older one has no use for the last argument.
+type Ask = unsafe extern "C" fn(*const c_char, *mut *mut c_void, c_int, u64, *mut c_int) -> c_int;
+
+struct Asked(Option<Ask>);
+
+impl Asked {
+    fn of(driver: &Module) -> Self {
+        let names = [c"cuGetProcAddress_v2", c"cuGetProcAddress"];
+        let found = names.iter().find_map(|name| driver.defines(name, None));
+        // SAFETY: the driver's function of this name, which is of this type.
+        Self(found.and_then(|found| unsafe { function::at(original(found)) }))
+    }
+
+    /// What the driver hands out under a name, to programs that were built for any version of CUDA.
+    fn all(&self, name: &str) -> BTreeSet<usize> {
+        /// Those with which the headers ask for the functions of the table, and later ones.
+        const VERSIONS: [c_int; 16] = [
+            2000, 3020, 4000, 5050, 6050, 7000, 8000, 9000, 10000, 10010, 11000, 11040, 11060,
+            12000, 12030, 13000,
+        ];
+        /// The default, and the two kinds of default stream.
+        const FLAGS: [u64; 3] = [0, 1, 2];
+        let mut found = BTreeSet::new();
+        let (Some(ask), Ok(name)) = (self.0, CString::new(name)) else {
+            return found;
+        };
+        for version in VERSIONS {
+            for flags in FLAGS {
+                let (mut place, mut status) = (core::ptr::null_mut(), 0);
+                // SAFETY: a terminated name, and places for both results.
+                let error = unsafe {
+                    ask(
+                        name.as_ptr(),
+                        &raw mut place,
+                        version,
+                        flags,
+                        &raw mut status,
+                    )
+                };
+                if error == 0 && !place.is_null() {
+                    found.insert(place.addr());
+                }
+            }
+        }
+        found
+    }
+}
+
+/// What is known of each function's entry, or why it gets no jump.
+fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Refusal>> {
+    let path = Path::new(std::ffi::OsStr::from_bytes(driver.path().to_bytes()));
+    let of = |form: &Form| {
+        let address = form.code.start.wrapping_sub(driver.base);
+        let entry = examined(driver, address, form.code.len(), path, maps)?;
+        // It is written by one system call, which another page could end halfway.
+        match entry.at % PAGE + WRITTEN <= PAGE {
+            true => Ok(entry),
+            false => Err(Refusal::Threads),
+        }
+    };
+    let mut entries: Vec<_> = forms.iter().map(of).collect();
+    // Of two functions of which one ends in the other both would see one call.
+    let mut twice = BTreeSet::new();
+    for (index, entry) in entries.iter().enumerate() {
+        for target in entry.iter().flat_map(|entry| &entry.ends_in) {
+            let other = forms.iter().position(|form| form.code.start == *target);
+            if let Some(other) = other {
+                twice.extend([index, other]);
+            }
+        }
+    }
+    for index in twice {
+        entries[index] = Err(Refusal::EndsIn);
+    }
+    entries
+}
+
+/// Makes the jumps known to the command, and writes those that can be written while threads run.
+fn publish(ready: Vec<(Form, Entry, [u8; JUMP], usize)>) -> Vec<Patched> {
+    let mut patched = Vec::new();
+    for (row, (form, entry, jump, original)) in JUMPS.all.iter().zip(&ready) {
+        // SAFETY: code of the driver, which stays loaded.
+        let mut bytes = unsafe { code_at(entry.at) }.to_le_bytes();
+        row.before
+            .store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        bytes[..JUMP].copy_from_slice(jump);
+        row.after
+            .store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        row.function
+            .store(form.code.start as u64, Ordering::Relaxed);
+        row.original.store(*original as u64, Ordering::Relaxed);
+        row.at.store(entry.at as u64, Ordering::Relaxed);
+        row.length.store(entry.length as u64, Ordering::Relaxed);
+        let call = form.call.map_or(NO_CALL, |call| call.index() as u64);
+        row.call.store(call, Ordering::Relaxed);
+        let name = form.name.clone();
+        let role = form.call.map_or(Role::ProcAddress, Role::Driver);
+        patched.push(Patched {
+            index: patched.len(),
+            name,
+            role,
+        });
+    }
+    JUMPS.count.store(patched.len() as u64, Ordering::Release);
+    for (_, entry, jump, _) in ready {
+        if entry::fits_one_store(&entry) {
+            // SAFETY: the driver stays loaded, the switch is executable and leads to what the jump takes the place of, and
+            // the jump is written by one store.
+            let written = unsafe { entry::write(&entry, jump, false) };
+            if let Err(refusal) = written {
+                log::say!(
+                    Debug,
+                    "a jump was not written at {:#x}: {refusal}",
+                    entry.at
+                );
+            }
+        }
+    }
+    patched
+}
+
+/// Calls that come to the functions go to their thunks.
+pub fn lead() {
+    let Some(all) = PATCHED.lock_for(PATIENCE) else {
+        return;
+    };
+    for patched in all.iter() {
+        let function = JUMPS.all[patched.index].function.load(Ordering::Relaxed);
+        let function = core::ptr::with_exposed_provenance_mut::<c_void>(function as usize);
+        if let Some(thunk) = Thunk::of(function, patched.role) {
+            let stub = thunk.named(&patched.name).stub();
+            TARGETS[patched.index].store(stub.expose_provenance(), Ordering::Release);
+        }
+    }
+}
+
+/// Calls that come to the functions go straight on.
+pub fn release() {
+    let Some(all) = PATCHED.lock_for(PATIENCE) else {
+        return;
+    };
+    for patched in all.iter() {
+        let original = JUMPS.all[patched.index].original.load(Ordering::Relaxed);
+        TARGETS[patched.index].store(original as usize, Ordering::Release);
+    }
+}

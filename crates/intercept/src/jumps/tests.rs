@@ -1,0 +1,118 @@
+use std::os::unix::fs::FileExt;
+
+use tllmprof_platform::entry::jumps::are_seen;
+
+use super::*;
+use crate::attached::{self, Entries, attach, detach};
+use crate::made::{alone, library, open};
+
+const DRIVER: &str = "int cuGraphLaunch(void* graph, void* stream) { return graph == 0 ? 42 : *(int*)stream; }\n\
+    int cuGraphLaunch_ptsz(void* graph, void* stream) { return 44; }\n\
+    int cuStreamSynchronize(void* stream) { return cuGraphLaunch(0, stream) + 1; }\n\
+    __asm__(\".globl cuEventSynchronize, cuCtxSynchronize\\n\"\n\
+        \".type cuEventSynchronize, @function\\n .type cuCtxSynchronize, @function\\n\"\n\
+        \"cuEventSynchronize: jmp cuCtxSynchronize@PLT\\n .size cuEventSynchronize, . - cuEventSynchronize\\n\"\n\
+        \"cuCtxSynchronize: mov $7, %eax\\n ret\\n .size cuCtxSynchronize, . - cuCtxSynchronize\\n\");\n";
+const CALLER: &str = "int cuGraphLaunch(void*, void*);\n\
+    int call(void) { return cuGraphLaunch(0, 0); }\n\
+    int call_by(int (*function)(void*, void*)) { return function(0, 0); }\n";
+
+type Launch = extern "C" fn() -> i32;
+type CallBy = extern "C" fn(*mut c_void) -> i32;
+
+fn count(call: Call) -> u64 {
+    tllmprof_session::slot().map_or(0, |slot| slot.live(call).count())
+}
+/// Writes as the command does: all at once, whatever may be written there.
+fn write_all() {
+    let memory = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/proc/self/mem")
+        .unwrap();
+    let count = JUMPS.count.load(Ordering::Relaxed) as usize;
+    for row in &JUMPS.all[..count] {
+        let after = row.after.load(Ordering::Relaxed).to_le_bytes();
+        memory
+            .write_all_at(&after, row.at.load(Ordering::Relaxed))
+            .unwrap();
+    }
+    JUMPS.rounds.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The address of a function of a library that is open.
+fn function(handle: *mut c_void, name: &std::ffi::CStr) -> *mut c_void {
+    // SAFETY: a handle that dlopen has returned, and a terminated string.
+    let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
+    assert!(!found.is_null(), "{name:?}");
+    found
+}
+
+#[test]
+fn calls_through_pointers_are_counted_once() {
+    alone(&[("TLLMPROF_START_STOP", "1000")], || {
+        let (driver, caller) = (
+            library("libcuda.so.1", DRIVER),
+            library("libcaller.so", CALLER),
+        );
+        let name = CString::new(driver.as_str()).unwrap();
+        // SAFETY: a library of this test's, without constructors.
+        let driver = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        assert!(!driver.is_null());
+        let [launch, per_thread, wait] = [
+            c"cuGraphLaunch",
+            c"cuGraphLaunch_ptsz",
+            c"cuStreamSynchronize",
+        ]
+        .map(|name| function(driver, name));
+        let caller = open(&caller);
+        // SAFETY: the library defines the functions, of these types.
+        let (call, call_by) = unsafe {
+            (
+                core::mem::transmute::<*mut c_void, Launch>(function(caller, c"call")),
+                core::mem::transmute::<*mut c_void, CallBy>(function(caller, c"call_by")),
+            )
+        };
+        let launches = || count(Call::GraphLaunch);
+        prepare();
+        assert!(attach(Vec::new(), Entries { lead, release }));
+        // The driver's function is its own original no more, and no jump is needed for a slot's calls to be counted once.
+        assert_ne!(original(launch), launch);
+        assert_eq!((call(), launches()), (42, 1));
+        assert!(!are_seen(Call::GraphLaunch) || JUMPS.rounds.load(Ordering::Relaxed) > 0);
+        write_all();
+        assert!(are_seen(Call::GraphLaunch) && are_seen(Call::StreamSynchronize));
+        assert!(
+            !are_seen(Call::CtxSynchronize),
+            "another function ends in it"
+        );
+        assert!(!are_seen(Call::MemFree), "the driver has none");
+        assert_eq!(JUMPS.known.load(Ordering::Relaxed), 5);
+        assert_eq!((call(), launches()), (42, 2), "by the slot, and once");
+        assert_eq!((call_by(launch), launches()), (42, 3), "by a pointer");
+        assert_eq!((call_by(per_thread), launches()), (44, 4));
+        // What the driver calls itself is part of the call.
+        assert_eq!((call_by(wait), launches()), (43, 4));
+        assert_eq!(count(Call::StreamSynchronize), 1);
+        // SAFETY: the original is a function of this type as the function itself is.
+        let ours = unsafe {
+            core::mem::transmute::<*mut c_void, extern "C" fn(usize, usize) -> i32>(original(
+                launch,
+            ))
+        };
+        assert_eq!((ours(0, 0), launches()), (42, 4), "the library's own");
+
+        assert!(detach());
+        assert_eq!((call(), call_by(launch), launches()), (42, 42, 4));
+        assert!(attached::attach_again());
+        assert_eq!((call(), call_by(launch), launches()), (42, 42, 6));
+    });
+}
+
+#[test]
+fn a_process_without_the_driver_gets_no_jumps() {
+    alone(&[("TLLMPROF_START_STOP", "1000")], || {
+        prepare();
+        assert!(PATCHED.lock().is_empty());
+        assert_eq!(JUMPS.known.load(Ordering::Relaxed), 0);
+    });
+}

@@ -1,0 +1,92 @@
+//! Functions of the driver whose entries may lead elsewhere, and what does the same as they without that.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+use tllmprof_calls::Call;
+use tllmprof_control::jumps::{Jumps, NO_CALL};
+
+use crate::lifecycle;
+
+lifecycle::global! {
+    /// The functions. The command writes jumps at their entries.
+    #[fork(keep = "the child's code is its parent's")]
+    pub static JUMPS: Jumps = Jumps::none();
+    /// The calls, by their bits, of which a program may have functions without a jump.
+    #[fork(keep = "as the code")]
+    static UNSEEN: AtomicU64 = AtomicU64::new(0);
+    /// The calls, by their bits, all of whose functions have jumps, as it was known after so many rounds of the command's.
+    #[fork(keep = "as the code")]
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "as the code")]
+    static ROUNDS: AtomicU64 = AtomicU64::new(u64::MAX);
+}
+
+/// A program may have a function for `call` that gets no jump.
+pub fn leave_out(call: Call) {
+    UNSEEN.fetch_or(1 << call.index(), Ordering::Relaxed);
+}
+
+/// Whether the driver's functions for `call` all have jumps, so that what leads to one of them is seen there.
+pub fn are_seen(call: Call) -> bool {
+    let rounds = JUMPS.rounds.load(Ordering::Acquire);
+    if ROUNDS.load(Ordering::Acquire) != rounds {
+        SEEN.store(seen(), Ordering::Release);
+        ROUNDS.store(rounds, Ordering::Release);
+    }
+    SEEN.load(Ordering::Acquire) & 1 << call.index() != 0
+}
+
+fn seen() -> u64 {
+    let (mut some, mut lacks) = (0, UNSEEN.load(Ordering::Relaxed));
+    let count = JUMPS.count.load(Ordering::Acquire) as usize;
+    for row in JUMPS.all.iter().take(count) {
+        let call = row.call.load(Ordering::Relaxed);
+        if call == NO_CALL {
+            continue;
+        }
+        some |= 1 << call;
+        // SAFETY: a row that is filled in, of the driver, which stays loaded.
+        let code = unsafe { code_at(row.at.load(Ordering::Relaxed) as usize) };
+        if code != row.after.load(Ordering::Relaxed) {
+            lacks |= 1 << call;
+        }
+    }
+    some & !lacks
+}
+
+/// What lies at an entry now. The command may write it meanwhile, which stops this thread for it.
+///
+/// # Safety
+/// Eight bytes from there on are code of a module that stays loaded.
+pub unsafe fn code_at(at: usize) -> u64 {
+    let code = core::ptr::with_exposed_provenance::<u64>(at);
+    // SAFETY: the code is there, as the function requires, and can be read.
+    unsafe { code.read_unaligned() }
+}
+
+/// What does the same as `function`, whether a jump is at its entry or not: for whoever must not come back by that.
+pub fn original(function: *mut c_void) -> *mut c_void {
+    let count = JUMPS.count.load(Ordering::Acquire) as usize;
+    let address = function.addr() as u64;
+    let mut all = JUMPS.all.iter().take(count);
+    let jump = all.find(|jump| jump.function.load(Ordering::Relaxed) == address);
+    jump.map_or(function, |jump| {
+        core::ptr::with_exposed_provenance_mut(jump.original.load(Ordering::Relaxed) as usize)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use core::ptr::without_provenance_mut;
+
+    use super::*;
+
+    #[test]
+    fn a_function_without_a_jump_is_its_own_original() {
+        let function = without_provenance_mut::<c_void>(0x1000);
+        let null = core::ptr::null_mut();
+        assert_eq!((original(function), original(null)), (function, null));
+        assert!(!are_seen(Call::GraphLaunch));
+    }
+}
