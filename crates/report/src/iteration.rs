@@ -1,11 +1,8 @@
 //! An iteration, and what happened in it.
 
-use tllmprof_record::{Batch, Clock};
+use tllmprof_record::Batch;
 
-use crate::first::RawIteration;
-use crate::kernels::{InKernels, Kernels};
-use crate::qualify::{Qualified, Unqualified};
-use crate::tally::InIteration;
+use crate::qualify::Unqualified;
 
 /// What its thread used of the machine in an iteration. Times are in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -162,57 +159,6 @@ pub const fn part(time: u64, part: u64, whole: u64) -> u64 {
         0 => 0,
         _ => (time as u128 * part as u128 / whole as u128) as u64,
     }
-}
-
-/// The iterations with what happened in them.
-pub fn whole(
-    raw: &[RawIteration],
-    inside: &[InIteration],
-    kernels: &Kernels,
-    gpu: Vec<(u64, u64)>,
-    batches: &[Option<Batch>],
-    qualified: &Qualified,
-    clock: &Clock,
-) -> Vec<Iteration> {
-    let is_measured = !gpu.is_empty();
-    let kernels = kernels.iterations.iter().copied();
-    let kernels = kernels.chain(std::iter::repeat(InKernels::default()));
-    raw.iter()
-        .zip(inside)
-        .zip(kernels)
-        .zip(batches)
-        .enumerate()
-        .map(|(place, (((raw, inside), kernels), batch))| {
-            let ns = |ticks| clock.duration_ns(raw.start, ticks);
-            let gpu_at = gpu.binary_search_by_key(&raw.n, |(n, _)| *n);
-            Iteration {
-                n: raw.n,
-                start: clock.ns(raw.start),
-                duration: ns(raw.duration),
-                gpu: match gpu_at {
-                    Ok(at) => Some(gpu[at].1),
-                    Err(_) if is_measured => None,
-                    Err(_) => kernels.busy,
-                },
-                thread: raw.thread,
-                cut: raw.cut,
-                launches: inside.launches,
-                launching: ns(inside.launching),
-                calls: inside.calls,
-                captures: inside.captures,
-                launched_after: inside.launched_after,
-                wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
-                idle: ns(raw.idle),
-                gil_wait: ns(inside.gil_wait),
-                gc: ns(inside.gc),
-                kernels: kernels.kernels,
-                gpu_busy: kernels.busy,
-                batch: *batch,
-                used: raw.used,
-                unqualified: qualified.why(place),
-            }
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod gpu;
 mod groups;
 mod idle;
 mod iteration;
+mod joined;
 mod json;
 mod kernel_name;
 mod kernels;

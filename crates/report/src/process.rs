@@ -13,7 +13,7 @@ use crate::causes::Watched;
 use crate::collectives::{CollectiveTally, Found as Collectives};
 use crate::facts::{CallRow, Facts, name, range_name};
 use crate::first::{First, RawIteration};
-use crate::iteration::whole;
+use crate::joined::whole;
 use crate::kernels::{CopyTotal, KernelSum, KernelTally, KernelTotal};
 use crate::launches::LaunchTally;
 use crate::layers::{LayerTally, Layers};
