@@ -1,6 +1,7 @@
 """Layers in CUDA graphs: programs whose layers have kernels of their own, so many of each, and what the report says of them."""
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -60,10 +61,11 @@ def check(bench, report, mode, program):
                         wrong is None)
 
 
-def in_modules(process):
-    """({module: its kernels in a step}, the part of the kernels' time that has a module). The model itself, around them all, is none."""
+def in_modules(process, within=""):
+    """({scope: its kernels in a step}, the part of the kernels' time that has one), of scopes whose names have `within` in them: "/" leaves
+    the model itself out, which is around all its modules."""
     steps = process["kernel_window"]["iterations"]
-    rows = [row for row in process["layers"] if "/" in row["name"]]
+    rows = [row for row in process["layers"] if row["name"] and within in row["name"]]
     all_ns = sum(row["gpu_ns"] for row in process["layers"] + process["layers_unknown"])
     return {row["name"]: row["kernels"] / steps for row in rows}, sum(row["gpu_ns"] for row in rows) / max(1, all_ns)
 
@@ -73,6 +75,19 @@ def unlike(eager, graph):
     names = sorted(name for name in eager | graph if eager.get(name) != graph.get(name))
     shown = [f"{name}: {eager.get(name, 0):g} eagerly, {graph.get(name, 0):g} in the graph" for name in names[:3]]
     return f"{len(names)} modules differ: {'; '.join(shown)}" if names else None
+
+
+def single(name):
+    """The modules that a kernel's scope names: several, where it was fused of them."""
+    fused = re.fullmatch(r"(.*)\((.*)\)", name)
+    return [fused[1] + part for part in fused[2].split(" + ")] if fused else [name]
+
+
+def unlike_eager(eager, compiled):
+    """The modules of a compiled model that are none of the eager one's or around them, in words; None: there are none."""
+    known = {name[:end] for name in eager for end in [*(place.start() for place in re.finditer(r"[./]", name)), len(name)]}
+    wrong = sorted({module for name in compiled for module in single(name) if module not in known and not module.endswith(" more")})
+    return f"{len(wrong)} are no modules: {wrong[:3]}" if wrong else None
 
 
 def check_model(bench, report, kind):
@@ -87,12 +102,15 @@ def check_model(bench, report, kind):
             report.check(what, ended.why(), False)
             continue
         process = process_of(bench.command, trace)
-        found[way], share = in_modules(process)
+        found[way], share = in_modules(process, "/")
         unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
         report.check(what, f"{share:.2%} of the kernels' time in {len(found[way])} modules; not known: {unknown}", share >= least)
     if "eager" in found and "graph" in found:
         wrong = unlike(found["eager"], found["graph"])
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(found['graph'].values()):g} kernels in the same modules", wrong is None)
+    if "eager" in found and "compiled" in found:
+        wrong = unlike_eager(found["eager"], found["compiled"])
+        report.check(f"{kind}, compiled as eagerly", wrong or f"{len(found['compiled'])} scopes of the same modules", wrong is None)
 
 
 def check_llama(bench, report):

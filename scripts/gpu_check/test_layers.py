@@ -33,8 +33,15 @@ class Layers(unittest.TestCase):
 
     def test_the_part_of_the_time_that_has_a_module(self):
         row = lambda name, kernels, ns: dict(name=name, kernels=kernels, gpu_ns=ns)  # noqa: E731
-        process = dict(kernel_window=dict(iterations=4), layers=[row("Model/a", 8, 90), row("Model", 4, 5)], layers_unknown=[dict(gpu_ns=5)])
-        self.assertEqual(layers.in_modules(process), ({"Model/a": 2}, 0.9))
+        process = dict(kernel_window=dict(iterations=4), layers=[row("Model/a", 8, 90), row("Model", 4, 4), row("", 4, 1)], layers_unknown=[dict(gpu_ns=5)])
+        self.assertEqual(layers.in_modules(process, "/"), ({"Model/a": 2}, 0.9))
+        self.assertEqual(layers.in_modules(process), ({"Model/a": 2, "Model": 1}, 0.94))
+
+    def test_modules_of_a_compiled_model_are_those_of_the_eager_one(self):
+        self.assertEqual(layers.single("M/l.(0 + 1.norm)"), ["M/l.0", "M/l.1.norm"])
+        eager = {"M/l.0.norm": 1, "M/l.1.norm": 1, "M/head": 1}
+        self.assertIsNone(layers.unlike_eager(eager, {"M/l.(0 + 1.norm)": 2, "M/head": 1, "M/l.(0.norm + 3 more)": 1}))
+        self.assertEqual(layers.unlike_eager(eager, {"M/l.(0 + 2.norm)": 2, "M/tail": 1}), "2 are no modules: ['M/l.2.norm', 'M/tail']")
 
     def test_modules_with_other_kernels_in_a_graph(self):
         self.assertIsNone(layers.unlike({"a": 2, "b": 1}, {"b": 1, "a": 2}))
