@@ -81,7 +81,10 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLMPROF_KEEP", &[b"1T", b"1023K", b"-2G"]),
     ("TLLMPROF_KERNELS", &[b"many", b"-5"]),
     ("TLLMPROF_LAYERS", &[b"all"]),
-    ("TLLMPROF_SCOPES", &[b"sym:(", b"llama_decode", b"py:module"]),
+    (
+        "TLLMPROF_SCOPES",
+        &[b"sym:(", b"llama_decode", b"py:module"],
+    ),
     ("TLLMPROF_ARGS", &[b"1", b"some"]),
     ("TLLMPROF_CONTROL", &[b"2", b"./folder"]),
     ("TLLMPROF_RUN", &[b"a b", b"../x", b"a/b"]),

@@ -30,7 +30,7 @@ pub use graphs::{
     instantiated, name_hash, resolve, updated,
 };
 pub use judge::{Replayed, judge, node};
-pub use stack::{OWN, here, launches, pop, push, push_within};
+pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
 lifecycle::global! {
     /// Scopes are followed.

@@ -207,10 +207,9 @@ pub fn pop(domain: usize) {
     with(|open| open.pop(domain));
 }
 
-/// The scope that the calling thread is in, and its innermost part.
-pub fn here() -> (u32, Option<&'static [u8]>) {
-    let scope = with(Open::scope).unwrap_or(paths::UNKNOWN);
-    (scope, paths::name(scope))
+/// The innermost part of the scope that the calling thread is in.
+pub fn innermost() -> Option<&'static [u8]> {
+    paths::name(with(Open::scope)?)
 }
 
 /// The calling thread launches something outside a capture: the record has its scope, if it keeps calls.

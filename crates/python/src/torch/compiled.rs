@@ -6,7 +6,7 @@
 //! both, in a namespace of its own. Nothing of torch's is changed.
 
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,10 +31,8 @@ const SOURCE: &CStr =
         Err(_) => panic!("a NUL in compiled.py"),
     };
 
-/// Graphs that are kept: a model has one for each of its parts and shapes.
+/// Graphs that are kept, and what they run, which stays for good: a model has a graph for each of its parts and shapes.
 const MOST: usize = 4096;
-/// Scopes that one is called in.
-const MOST_SCOPES: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A compiled graph.
@@ -43,9 +41,9 @@ struct Graph {
     modules: Held,
     /// A weak reference, which calls [`goes`] when the graph goes.
     reference: Held,
-    /// What it runs, by the scope that it was called in.
-    called: BTreeMap<u32, &'static Code>,
-    /// The same by what the names of its modules begin with there.
+    /// What the names of its modules may begin with ([`modules::around`]).
+    starts: Vec<String>,
+    /// What it runs, by what the names begin with, from the first call on.
     codes: Vec<(String, &'static Code)>,
 }
 
@@ -78,6 +76,10 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static NAMES: Held = Held::none();
+    /// How many [`Code`]s there are.
+    #[fork(keep = "they are inherited")]
+    #[restart(keep)]
+    static CODES: AtomicUsize = AtomicUsize::new(0);
     /// Graphs by their addresses. Nothing of Python's is called under the lock.
     #[fork(reset)]
     #[restart(reset)]
@@ -212,7 +214,7 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     let made = Graph {
         modules: Held::new(modules),
         reference: Held::new(graph.weak_reference(&goes)?),
-        called: BTreeMap::new(),
+        starts: Vec::new(),
         codes: Vec::new(),
     };
     let mut graphs = GRAPHS.lock_for(PATIENCE)?;
@@ -264,64 +266,48 @@ impl Calls for Runs {
 /// one graph may be that of all.
 fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
     let address = graph.addr();
-    let (scope, name) = scopes::here();
+    let caller = scopes::innermost();
     let modules = {
-        let mut graphs = GRAPHS.lock_for(PATIENCE)?;
-        let known = graphs.get_mut(&address)?;
-        if let Some(code) = known.called.get(&scope) {
+        let graphs = GRAPHS.lock_for(PATIENCE)?;
+        let known = graphs.get(&address)?;
+        let start = start(&known.starts, caller);
+        let mut codes = known.codes.iter();
+        if let Some((_, code)) = codes.find(|(of, _)| of == start) {
             return Some(code);
-        }
-        if known.called.len() >= MOST_SCOPES {
-            known.called.clear();
         }
         known.modules.get(py)?
     };
+    if CODES.fetch_add(1, Ordering::Relaxed) >= MOST {
+        CODES.store(MOST, Ordering::Relaxed);
+        return None;
+    }
     let functions = read(&call(py, c"lines_of", &[graph, &modules])?);
-    let around = around(&functions, name.unwrap_or_default());
-    let (same, is_full) = {
-        let graphs = GRAPHS.lock_for(PATIENCE)?;
-        let codes = &graphs.get(&address)?.codes;
-        let same = codes.iter().find(|(start, _)| *start == around);
-        (same.map(|(_, code)| *code), codes.len() >= MOST_SCOPES)
-    };
-    let code = match same {
-        Some(code) => code,
-        None if is_full => return None,
-        None => Box::leak(Box::new(Code::of(functions, &around))),
-    };
+    let lines = functions.iter().flat_map(|(_, lines)| lines);
+    let paths = lines.flat_map(|(_, paths)| paths.iter().map(String::as_str));
+    let starts = modules::around(&paths.filter(|path| !path.is_empty()).collect());
+    let start = start(&starts, caller).to_owned();
+    let code: &'static Code = Box::leak(Box::new(Code::of(functions, &start)));
     let mut graphs = GRAPHS.lock_for(PATIENCE)?;
     let known = graphs.get_mut(&address)?;
-    known.called.insert(scope, code);
-    if same.is_none() {
-        known.codes.push((around, code));
-    }
+    known.starts = starts;
+    known.codes.push((start, code));
     Some(code)
 }
 
-/// What the names of the modules of these functions begin with, called in a scope whose innermost part is `name`.
-fn around(functions: &[Launches<'_>], name: &[u8]) -> String {
-    let lines = functions.iter().flat_map(|(_, lines)| lines);
-    let paths = lines.flat_map(|(_, paths)| paths.iter().map(String::as_str));
-    around_paths(&paths.filter(|path| !path.is_empty()).collect(), name)
-}
-
-fn around_paths(paths: &BTreeSet<&str>, name: &[u8]) -> String {
-    let mut starts = modules::around(paths);
-    let is_of_caller = |start: &String| start.strip_suffix('.').map(str::as_bytes) == Some(name);
-    let found = match starts.iter().position(is_of_caller) {
-        Some(place) => Some(starts.swap_remove(place)),
-        None => starts.pop().filter(|_| starts.is_empty()),
-    };
-    found.unwrap_or_default()
+/// What names begin with in a scope whose innermost part is `caller`, of what they may begin with.
+fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
+    let is_of_caller = |start: &&String| start.strip_suffix('.').map(str::as_bytes) == caller;
+    let alone = || starts.first().filter(|_| starts.len() == 1);
+    let found = starts.iter().find(is_of_caller).or_else(alone);
+    found.map_or("", String::as_str)
 }
 
 /// What a module is called that is a part of a compiler's graph and lies in one module of the model.
 pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;
-    let (_, name) = scopes::here();
-    let around = around_paths(&BTreeSet::from([path]), name.unwrap_or_default());
-    Some(around + path)
+    let starts = modules::around(&BTreeSet::from([path]));
+    Some(start(&starts, scopes::innermost()).to_owned() + path)
 }
 
 /// Of what `lines_of` returns: the functions that launch what belongs to modules.
