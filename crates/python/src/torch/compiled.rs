@@ -15,7 +15,7 @@ use tllmprof_recorder::Label;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::Lock;
 
-use super::{fused, modules};
+use super::{fused, gone, modules};
 use crate::functions::follow;
 use crate::functions::resolve::{each_in, each_named};
 use crate::later::call_for_program;
@@ -210,10 +210,9 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
     static GOES: MethodDef = MethodDef::bound(c"tllmprof_graph_goes", goes);
     let modules = call(py, c"modules", &[]).filter(|modules| !modules.is_none())?;
     let address = graph.addr();
-    let goes = py.function_of(&GOES, &py.int(i64::try_from(address).ok()?)?)?;
     let made = Graph {
         modules: Held::new(modules),
-        reference: Held::new(graph.weak_reference(&goes)?),
+        reference: gone::reference(graph, &GOES)?,
         starts: Vec::new(),
         codes: Vec::new(),
     };
@@ -230,9 +229,8 @@ fn keep(py: Python<'_>, graph: &Object<'_>) -> Option<()> {
 
 /// `goes(address)(weak reference)`: the graph that was there is no more.
 fn goes(py: Python<'_>, address: &Object<'_>) {
-    let address = address.as_int().and_then(|it| usize::try_from(it).ok());
     let remove = |address| GRAPHS.lock_for(PATIENCE)?.remove(&address);
-    drop_graph(py, address.and_then(remove));
+    drop_graph(py, gone::address(address).and_then(remove));
 }
 
 fn drop_graph(py: Python<'_>, graph: Option<Graph>) {

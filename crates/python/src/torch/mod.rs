@@ -2,5 +2,6 @@
 
 pub mod compiled;
 mod fused;
+mod gone;
 pub mod modules;
 pub mod profiler;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 
-use super::compiled;
+use super::{compiled, gone};
 use crate::functions::follow;
 use crate::later::call_for_program;
 use crate::method::MethodDef;
@@ -204,22 +204,19 @@ pub fn names(py: Python<'_>) -> Option<Object<'_>> {
 
 fn learn(py: Python<'_>, module: &Object<'_>, name: &str) -> Option<()> {
     static GOES: MethodDef = MethodDef::bound(c"tllmprof_module_goes", goes);
-    let address = module.addr();
-    let goes = py.function_of(&GOES, &py.int(i64::try_from(address).ok()?)?)?;
     let known = Known {
         name: Name::of_range(name)?,
-        reference: Held::new(module.weak_reference(&goes)?),
+        reference: gone::reference(module, &GOES)?,
     };
-    let before = TABLE.lock_for(PATIENCE)?.insert(address, known);
+    let before = TABLE.lock_for(PATIENCE)?.insert(module.addr(), known);
     drop_known(py, before);
     Some(())
 }
 
 /// `goes(address)(weak reference)`: the module that was there is no more.
 fn goes(py: Python<'_>, address: &Object<'_>) {
-    let address = address.as_int().and_then(|it| usize::try_from(it).ok());
     let remove = |address| TABLE.lock_for(PATIENCE)?.remove(&address);
-    drop_known(py, address.and_then(remove));
+    drop_known(py, gone::address(address).and_then(remove));
 }
 
 fn drop_known(py: Python<'_>, known: Option<Known>) {
