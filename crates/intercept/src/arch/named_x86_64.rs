@@ -126,18 +126,8 @@ global_asm!(
     "tllmprof_named_stubs_end:",
     ".cfi_endproc",
     ".size tllmprof_named_stubs, . - tllmprof_named_stubs",
-    // What a call returns to whose end is awaited: the original address is put back, and `returned`
-    // goes there. Unwinders look one byte before a return address.
-    ".p2align 5",
-    ".hidden tllmprof_return_stubs",
-    ".globl tllmprof_return_stubs",
-    ".type tllmprof_return_stubs,@function",
-    "tllmprof_return_stubs:",
-    ".cfi_startproc",
-    ".cfi_signal_frame",
-    ".set tllmprof_i, 0",
-    ".rept {returns}",
-    ".p2align 5",
+    // The stub of number `tllmprof_i`, which lies at `place` from `stubs` on.
+    ".macro tllmprof_return_stub stubs, place",
     ".cfi_def_cfa rsp, 0",
     // DW_CFA_val_expression, register 16, 9 bytes: breg16 23, deref, breg16 23, plus, deref, lit1, minus.
     // What is returned to lies 23 bytes before the distance. valgrind knows these operations; of others it
@@ -150,8 +140,22 @@ global_asm!(
     "push tllmprof_i",
     ".cfi_adjust_cfa_offset 8",
     "jmp {returned}",
-    ".org tllmprof_return_stubs + 32 * tllmprof_i + 24",
+    ".org \\stubs + \\place + 24",
     ".quad {awaited} + tllmprof_i * {return_size} + {address} - .",
+    ".endm",
+    // What a call returns to whose end is awaited: the original address is put back, and `returned`
+    // goes there. Unwinders look one byte before a return address.
+    ".p2align 5",
+    ".hidden tllmprof_return_stubs",
+    ".globl tllmprof_return_stubs",
+    ".type tllmprof_return_stubs,@function",
+    "tllmprof_return_stubs:",
+    ".cfi_startproc",
+    ".cfi_signal_frame",
+    ".set tllmprof_i, 0",
+    ".rept {returns}",
+    ".p2align 5",
+    "tllmprof_return_stub tllmprof_return_stubs, 32 * tllmprof_i",
     ".set tllmprof_i, tllmprof_i + 1",
     ".endr",
     ".cfi_endproc",
@@ -162,17 +166,7 @@ global_asm!(
     ".cfi_startproc",
     ".cfi_personality 0x1b, tllmprof_scope_passes\\@",
     ".cfi_signal_frame",
-    ".cfi_def_cfa rsp, 0",
-    ".cfi_escape 0x16, 0x10, 0x09, 0x80, 0x17, 0x06, 0x80, 0x17, 0x22, 0x06, 0x31, 0x1c",
-    "nop",
-    "push qword ptr [rip + {awaited} + tllmprof_i * {return_size} + {address}]",
-    ".cfi_def_cfa_offset 8",
-    ".cfi_offset rip, -8",
-    "push tllmprof_i",
-    ".cfi_adjust_cfa_offset 8",
-    "jmp {returned}",
-    ".org tllmprof_scope_stubs + 64 * (tllmprof_i - {returns}) + 24",
-    ".quad {awaited} + tllmprof_i * {return_size} + {address} - .",
+    "tllmprof_return_stub tllmprof_scope_stubs, 64 * (tllmprof_i - {returns})",
     // The sixth argument, behind the five of a personality.
     // A symbol: GNU's linker takes personalities without names for one.
     ".hidden tllmprof_scope_passes\\@",
