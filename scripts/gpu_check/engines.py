@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from engines.drivers.driver import ROW
 
-from . import arrivals, busy, captures, child, inside, layers, ledger, nsys
+from . import arrivals, attach, busy, captures, child, inside, layers, ledger, nsys
 from .kernels import Report
 from .programs import ROOT
 from .record_file import process_of
@@ -44,7 +44,7 @@ class Run:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
     where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
     costs in windows (inside.py), "layers", whose its kernels are (layers.py), "ranks", how long the ranks
-    of TP GPUs wait for each other (arrivals.py), or "captures", on demand (captures.py).
+    of TP GPUs wait for each other (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
     """
 
     label: str
@@ -116,7 +116,8 @@ ENGINES = {
         *(Run(f"tensor parallel {ranks}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="ranks",
               variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in (2, 4)),
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers", variables=LONG),
-        Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=40)),
+        Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
+        Run("attach", ("serve.py", "vllm", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
         # In one process, which ends by itself: the library's last line is about the routers.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
@@ -465,7 +466,8 @@ def table(bench, folder, log, names, only, check_router):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
-              "inside": inside.check_engine, "ranks": arrivals.check_engine, "layers": layers.check_engine}
+              "inside": inside.check_engine, "ranks": arrivals.check_engine, "layers": layers.check_engine,
+              "attach": attach.check_engine}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

@@ -74,9 +74,8 @@ def loops(programs):
 class Block:
     """A program that runs steps when it is asked to, for as long as it is asked to."""
 
-    def __init__(self, command, environment):
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL, bufsize=0)
+    def __init__(self, command, environment, said=subprocess.DEVNULL):
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, bufsize=0)
         self.graph_us = None  # what its graph takes on the GPU, where it says so
         self.unread = b""
 

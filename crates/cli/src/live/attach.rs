@@ -19,7 +19,7 @@ use super::capture::{self, Windows};
 use super::count;
 use super::sockets::{self, Process};
 use crate::failure::usage;
-use crate::{library, output};
+use crate::{library, manners, output};
 
 /// How long a process may take to listen, which it does with its first call that is seen.
 const LISTENING: Duration = Duration::from_secs(5);
@@ -87,7 +87,7 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
         format!("TLLMPROF_CONTROL={}", control.as_deref().unwrap_or("1")),
         "TLLMPROF_START_STOP=none".to_owned(),
         // Its standard error is read by people who have not asked for it.
-        "TLLMPROF_LOG=warn".to_owned(),
+        format!("TLLMPROF_LOG={}", if manners::is_verbose() { "debug" } else { "warn" }),
     ];
     if let Some(step) = &arguments.step {
         if ["py:", "nvtx:"].iter().any(|kind| step.starts_with(kind)) {

@@ -1,0 +1,284 @@
+"""Attach to programs that were started without the library, capture, detach, again and again: exact windows, nothing left behind."""
+import contextlib
+import glob
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from . import child
+from .inside import interval
+from .kernels import Report
+from .record_file import process_of
+from .throughput import Block
+
+NAME = "attach"
+TIMES, STEPS = 20, 50
+ROUNDS, BLOCK_SECONDS, LONG_SECONDS = 40, 0.06, 0.5
+# Steps a second after the last detach, of those before the first attach.
+AFTERWARDS = 0.995
+TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
+         f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, the median of {ROUNDS} "
+         f"blocks' ratios and its 95 % interval; {AFTERWARDS} is wanted.")
+ENGINE_ROUNDS = 150
+
+
+def loops(programs):
+    """(name, program, its words, its rule) of each loop that runs blocks when it is asked to."""
+    return [(f"{name}, {rule}", programs[name], ["--decode"], rule)
+            for name, rule in (("loop-static", "cudaGraphLaunch"), ("loop-shared", "cudaGraphLaunch"), ("loop-per-thread", "cudaGraphLaunch"),
+                               ("torch_graph", "cudaGraphLaunch"), ("torch_graph", "auto"))]
+
+
+class Command:
+    """The command's words for one process; what it said the last time."""
+
+    def __init__(self, bench, pid, folder):
+        self.bench, self.pid, self.folder, self.said = bench, pid, folder, ""
+
+    def run(self, verb, *words):
+        ended = child.run([self.bench.command, "-v", verb, str(self.pid), *words],
+                          self.bench.variables(TLLMPROF_CONTROL=self.folder, TLLMPROF_LIB=self.bench.shim), 60)
+        self.said = ended.err.strip()
+        if ended.status != 0:
+            raise RuntimeError(f"tllmprof {verb}: {ended.why()}")
+        return ended
+
+    def attach_and_detach(self, number, rule):
+        first = ("--step", rule, "--trace", f"{self.folder}/record.tllmprof") if number == 0 else ()
+        began = time.monotonic()
+        said = self.run("attach", "--steps", str(STEPS), *first).err
+        took = time.monotonic() - began
+        self.run("detach")
+        return said, took
+
+
+def about_driver(said):
+    """What the command says of the driver's functions."""
+    found = re.findall(r"\d+: (\d+ of \d+ functions of the driver.*)", said)
+    return found[0] if found else "no word of the driver's functions"
+
+
+def judge(process, times=TIMES):
+    """What is wrong with a record's windows: so many of STEPS iterations each, whole and one after the other; None: nothing."""
+    wrong = []
+    held = [[one["n"] for one in window["iterations"]] for window in process["windows"]]
+    for numbers in held:
+        if numbers != list(range(numbers[0], numbers[0] + STEPS) if numbers else ()):
+            wrong.append(f"a window holds {numbers[:3]}… ({len(numbers)}), not {STEPS} in a row")
+    if len(held) != times:
+        wrong.append(f"{len(held)} windows, not {times}")
+    if process["dropped"]:
+        wrong.append(f"{process['dropped']} dropped")
+    return "; ".join(wrong[:3]) or None
+
+
+def judge_speed(before, after):
+    """(in words, whether it is as wanted or None where the interval does not say)."""
+    middle = statistics.median(before)
+    ratio, least, most = interval([one / middle for one in after])
+    ok = True if least >= AFTERWARDS else False if most < AFTERWARDS else None
+    return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {middle:.0f} steps/s", ok
+
+
+def private():
+    return tempfile.mkdtemp(prefix="tllmprof-")
+
+
+def attached(command, rule):
+    """(what the first attach said, the longest that one took)"""
+    found = [command.attach_and_detach(number, rule) for number in range(TIMES)]
+    return found[0][0], max(took for _, took in found)
+
+
+@contextlib.contextmanager
+def going_on(block):
+    """The program makes steps meanwhile."""
+    ends = threading.Event()
+
+    def run():
+        while not ends.is_set():
+            block.run(LONG_SECONDS)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            yield
+        finally:
+            ends.set()
+            running.result()
+
+
+def check_loop(bench, report, name, program, words, rule):
+    if program.missing:
+        return report.check(name, program.missing, None)
+    folder = private()
+    with open(f"{folder}/said", "wb") as said:
+        block = Block([*program.command, "--blocks", *words], bench.variables(), said)
+        try:
+            block.wait_until_ready()
+            block.run(1)
+            before = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
+            with going_on(block):
+                first, longest = attached(Command(bench, block.process.pid, folder), rule)
+            after = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
+        finally:
+            block.end()
+    process = process_of(bench.command, f"{folder}/record.tllmprof")
+    wrong = judge(process)
+    with open(f"{folder}/said", errors="replace") as said:
+        report.after += ["", f"{name}: the first attach, and the library", "```", first[-3000:], said.read()[-3000:], "```"]
+    report.check(name, f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s", wrong is None)
+    report.check(f"{name}: steps", *judge_speed(before, after))
+    return shutil.rmtree(folder)
+
+
+def check_whole(bench, report, name, program, steps, rule):
+    """A program that makes so many steps and prints what they gave: attached to meanwhile, its output is as without."""
+    if program.missing:
+        return report.check(name, program.missing, None)
+    folder, words = private(), [*program.command, *map(str, steps)]
+    plain = child.run(words, bench.variables(), 120)
+    out, err = f"{folder}/out", f"{folder}/err"
+    with open(out, "w") as said, open(err, "w") as wrote:
+        running = subprocess.Popen(words, env=bench.variables(), stdin=subprocess.DEVNULL, stdout=said, stderr=wrote, start_new_session=True)
+        try:
+            await_driver(running.pid)
+            time.sleep(2)
+            command = Command(bench, running.pid, folder)
+            first, longest = attached(command, rule)
+            status = running.wait(120)
+        finally:
+            if running.poll() is None:
+                os.killpg(running.pid, signal.SIGKILL)
+    process = process_of(bench.command, f"{folder}/record.tllmprof")
+    wrong = judge(process)
+    with open(out, errors="replace") as said, open(err, errors="replace") as wrote:
+        same = said.read() == plain.out
+        report.after += ["", f"{name}: the first attach, and the program", "```", first[-3000:], wrote.read()[-3000:], "```"]
+    report.check(name, f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s; status {status}, "
+                 f"{plain.status} without; {'the same output' if same else 'ANOTHER OUTPUT'}",
+                 wrong is None and same and status == plain.status == 0)
+    return shutil.rmtree(folder)
+
+
+def await_driver(pid, seconds=60):
+    """Waits until the process has loaded the driver."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if drives_gpu(pid):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"{pid} has not loaded the driver in {seconds} s")
+
+
+def drives_gpu(pid):
+    try:
+        with open(f"/proc/{pid}/maps") as maps:
+            return "/libcuda.so" in maps.read()
+    except OSError:
+        return False
+
+
+def engine_process(of):
+    """The process of the engine that makes the steps: the last one begun that drives a GPU, of `of` and what it has started."""
+    parents = {}
+    for path in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            with open(path) as stat:
+                number, _, rest = stat.read().partition(" (")
+            parents[int(number)] = int(rest.rpartition(") ")[2].split()[1])
+        except OSError:
+            pass
+
+    def is_below(pid):
+        while pid and pid != of:
+            pid = parents.get(pid, 0)
+        return pid == of
+
+    found = [pid for pid in parents if is_below(pid) and os.path.exists(f"/proc/{pid}") and opens_gpu(pid)]
+    return max(found, default=None)
+
+
+def opens_gpu(pid):
+    try:
+        return any(re.fullmatch(r"/dev/nvidia\d+", os.readlink(path)) for path in glob.glob(f"/proc/{pid}/fd/*"))
+    except OSError:
+        return False
+
+
+def check_engine(bench, report, own, run):
+    """The same of an engine's server (engines.py) under its load: the process that makes its steps."""
+    what, folder = f"{own.name}, {run.label}", private()
+    truth = os.path.join(folder, "truth")
+    more = dict(run.variables, ROUNDS=ENGINE_ROUNDS, TRUTH_FILE=truth, LOG=f"{folder}/log")
+    with open(f"{folder}/out", "w") as out:
+        driver = subprocess.Popen(own.words(run), env=own.variables(**more), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=own.own,
+                                  start_new_session=True)
+    try:
+        until = time.monotonic() + 240
+        while time.monotonic() < until and "ROUND" not in open(f"{folder}/out").read():
+            time.sleep(0.5)
+        time.sleep(3)
+        pid = engine_process(driver.pid)
+        begun = time.monotonic_ns()
+        command = Command(bench, pid, folder)
+        first, longest = attached(command, "auto")
+        ended = time.monotonic_ns()
+        time.sleep(4)
+        alive = driver.poll() is None and os.path.exists(f"/proc/{pid}")
+    except Exception:
+        report.after += ["", what, "```", open(f"{folder}/out").read()[-2000:], open(f"{folder}/log").read()[-3000:] if os.path.exists(f"{folder}/log") else "", "```"]
+        raise
+    finally:
+        # By its own end, so that the server is stopped as its driver stops it.
+        driver.send_signal(signal.SIGINT)
+        try:
+            driver.wait(40)
+        except subprocess.TimeoutExpired:
+            os.killpg(driver.pid, signal.SIGKILL)
+            driver.wait()
+    from .engines import rows_of, said_in
+
+    rows, rounds = rows_of(truth), said_in(open(f"{folder}/out").read()).get("ROUND", [])
+    process = process_of(bench.command, f"{folder}/record.tllmprof")
+    wrong = judge(process)
+    outputs = [one["outputs"] for one in rounds]
+    steady = sum(len({one[at] for one in outputs}) == 1 for at in range(len(outputs[0])))
+    report.after += ["", f"{what}: the first attach", "```", first[-3000:], "```"]
+    report.check(what, f"{wrong or f'{TIMES} windows of {STEPS}'} by {process['rule']} ({process['rule_why']}); {about_driver(first)}; an attach took at most "
+                 f"{longest:.2f} s; {'the server goes on' if alive else 'THE SERVER HAS ENDED'}", wrong is None and alive)
+    report.check(f"{what}: outputs", f"{steady} of {len(outputs[0])} requests have the same output in all {len(outputs)} rounds, before, meanwhile and after", None)
+    commonest = statistics.mode(row[2:5] for row in rows)
+    alike = [(row[0], later[0] - row[0]) for row, later in zip(rows, rows[1:]) if row[2:5] == later[2:5] == commonest]
+    before = [1e9 / ns for at, ns in alike if at < begun]
+    after = [1e9 / ns for at, ns in alike if at > ended]
+    if len(before) > 200 and len(after) > 200:
+        report.check(f"{what}: steps", *judge_speed(of_spans(before), of_spans(after)))
+    else:
+        report.check(f"{what}: steps", f"{len(before)} steps before and {len(after)} after are too few", None)
+    return shutil.rmtree(folder)
+
+
+def of_spans(values, span=40):
+    """Medians of spans of so many."""
+    return [statistics.median(values[at:at + span]) for at in range(0, len(values) - span + 1, span)]
+
+
+def table(bench, _cuda, log):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(NAME, log)
+    if not bench.command:
+        report.check(NAME, "skipped: no tllmprof command built", None)
+        return report.page(*TITLE)
+    for loop in loops(bench.programs):
+        report.guarded(check_loop, bench, *loop)
+    report.guarded(check_whole, bench, "llama.cpp", bench.programs["llama.cpp"], (400,), "sym:^llama_decode$")
+    report.guarded(check_whole, bench, "jax_jit", bench.programs["jax_jit"], (100_000,), "auto")
+    return report.page(*TITLE)
