@@ -279,6 +279,6 @@ def table(bench, _cuda, log):
         return report.page(*TITLE)
     for loop in loops(bench.programs):
         report.guarded(check_loop, bench, *loop)
-    report.guarded(check_whole, bench, "llama.cpp", bench.programs["llama.cpp"], (400,), "sym:^llama_decode$")
+    report.guarded(check_whole, bench, "llama.cpp", bench.programs["llama.cpp"], (1500,), "sym:^llama_decode$")
     report.guarded(check_whole, bench, "jax_jit", bench.programs["jax_jit"], (100_000,), "auto")
     return report.page(*TITLE)

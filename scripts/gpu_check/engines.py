@@ -25,7 +25,10 @@ from .record_file import process_of
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
 MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
-MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"]}
+# By its layers.
+MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
+MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
+          **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
 # The first is what nsys captures, too; the others show in one process what a step costs inside windows and outside.
 FIRST = (20, 60)
 WINDOWS = [FIRST] + [(first, first + 49) for first in range(100, 1600, 100)]
@@ -43,7 +46,7 @@ class Run:
     has what is in each batch. is_server: the library goes to the server, not to the driver. under_nsys: also run with it. looks_at:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
     where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
-    costs in windows (inside.py), "layers", whose its kernels are (layers.py), "ranks", how long the ranks
+    costs in windows (inside.py), "layers", whose its kernels are (layers.py), "blocks", the blocks that are found in them against the LAYERS that the model has, "ranks", how long the ranks
     of TP GPUs wait for each other (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
     """
 
@@ -126,11 +129,14 @@ ENGINES = {
         Run("busy", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="busy", variables=dict(LONG, ROUNDS=24)),
         Run("inside", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="inside", variables=dict(LONG, ROUNDS=36)),
         Run("layers", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers", variables=LONG),
+        Run("attach", ("serve.py", "sglang", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
         Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (
         Run("offline", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::",
-            variables=dict(REQS=16, TOKENS=128, ROUNDS=4)),)),
+            variables=dict(REQS=16, TOKENS=128, ROUNDS=4)),
+        *(Run(f"blocks of {layers} layers", ("lmdeploy_offline.py", model), r"^sym:\^turbomind::", looks_at="blocks",
+              variables=dict(REQS=16, TOKENS=128, ROUNDS=4, LAYERS=layers)) for layers, model in MODELS_OF.items()))),
     "onnxruntime": Engine("onnxruntime", plain_site, tuple(
         Run(mode, ("onnxruntime_run.py", mode), rule, extra, variables=dict(TOKENS=300, ROUNDS=4))
         for mode, rule, extra in (("run", r"^py:onnxruntime\.", (0, 0)), ("binding", "^auto$", (0, 1)), ("graph", "^auto$", (0, 1))))),
@@ -467,7 +473,7 @@ def table(bench, folder, log, names, only, check_router):
     report = Report(NAME, log)
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
               "inside": inside.check_engine, "ranks": arrivals.check_engine, "layers": layers.check_engine,
-              "attach": attach.check_engine}
+              "attach": attach.check_engine, "blocks": layers.check_engine_blocks}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)
         for run in own.engine.runs if own else ():

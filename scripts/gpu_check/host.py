@@ -52,11 +52,14 @@ def find_cuda():
 
 
 def gpus():
+    """The names of the GPUs that programs see here."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return re.findall(r"^GPU \d+: (.*?) \(", done.stdout, re.M) if done.returncode == 0 else []
+    names = re.findall(r"^GPU \d+: (.*?) \(", done.stdout, re.M) if done.returncode == 0 else []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return names if visible is None else names[:len(list(filter(None, visible.split(","))))]
 
 
 def has_module(name):

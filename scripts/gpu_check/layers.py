@@ -5,18 +5,22 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 
 from . import child, graph_nodes
 from .kernels import Report
-from .programs import HERE
-from .record_file import process_of
+from .programs import HERE, ROOT
+from .record_file import events, process_of
 
 NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
-MODES = ("chain", "streams", "clone", "update", "copies", "child")
+MODES = ("chain", "streams", "clone", "update", "copies", "child", "children", "conditional", "explicit", "swapped")
+# What graphs in the graph were captured in.
+INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditional": ("body",)}
 ENDS = 3  # layers.cu's own status
 COLD = 2  # starts with nothing cached
 ENGINE_WINDOW = (300, 359)
+STREAMS = os.path.join(ROOT, "scripts", "streams", "programs")
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
@@ -27,8 +31,8 @@ LLAMA_LEAST = 0.8  # of its kernels' time
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
 WAYS = {"eager": 0.99, "graph": 0.99, "compiled": 0.95}
 GRAPH = {f"model/layers.{layer}": layer + 1 for layer in range(5)}
-TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: each layer of the graph has another number of kernels. A graph with "
-         "a graph in it is not known, which is what is wanted there. Of models in torch, the part of the kernels' time that has a module, and "
+TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: each layer of the graph has another number of kernels. A graph "
+         "that is changed after its capture (*swapped*) is not known, which is what is wanted there. Of models in torch, the part of the kernels' time that has a module, and "
          "whether each has as many kernels in a CUDA graph as eagerly.")
 
 
@@ -37,11 +41,13 @@ def judge(mode, process):
     found = {row["name"]: row["kernels"] / TAKEN for row in process["layers"]}
     if mode == "copies":
         found.pop("model", None)  # the driver runs kernels of its own for some copies and sets, which are between the layers
-    wanted = SAMPLE if mode == "child" else SAMPLE | GRAPH
+    wanted = SAMPLE if mode == "swapped" else SAMPLE | GRAPH | ({"added": 1} if mode == "explicit" else {})
+    for inner in INNER.get(mode, ()):
+        wanted |= {name.replace("model", inner): kernels for name, kernels in GRAPH.items()}
     if found != wanted:
         return f"{found}, not {wanted}; not known: {process['layers_unknown']}"
     unknown = sum(row["kernels"] for row in process["layers_unknown"])
-    inside = 2 * sum(GRAPH.values()) * TAKEN if mode == "child" else 0
+    inside = 2 * sum(GRAPH.values()) * TAKEN if mode == "swapped" else 0
     return None if unknown == inside else f"{process['layers_unknown']}"
 
 
@@ -68,6 +74,12 @@ def in_modules(process, within=""):
     rows = [row for row in process["layers"] if row["name"] and within in row["name"]]
     all_ns = sum(row["gpu_ns"] for row in process["layers"] + process["layers_unknown"])
     return {row["name"]: row["kernels"] / steps for row in rows}, sum(row["gpu_ns"] for row in rows) / max(1, all_ns)
+
+
+def names_in_modules(bench, kind, way):
+    """Kernels by their scope and name."""
+    found = events(bench.command, os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof"))
+    return Counter((event["args"].get("scope", ""), event["name"]) for event in found if event.get("cat") == "kernel")
 
 
 def unlike(eager, graph):
@@ -108,6 +120,11 @@ def check_model(bench, report, kind):
     if "eager" in found and "graph" in found:
         wrong = unlike(found["eager"], found["graph"])
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(found['graph'].values()):g} kernels in the same modules", wrong is None)
+        if wrong:
+            named = {way: names_in_modules(bench, kind, way) for way in ("eager", "graph")}
+            more = {f"{scope}: {name}": (count, named["eager"][scope, name]) for (scope, name), count in named["graph"].items()
+                    if count != named["eager"][scope, name]}
+            report.check(f"{kind}, kernels that differ (graph, eager)", dict(list(more.items())[:12]), None)
     if "eager" in found and "compiled" in found:
         wrong = unlike_eager(found["eager"], found["compiled"])
         report.check(f"{kind}, compiled as eagerly", wrong or f"{len(found['compiled'])} scopes of the same modules", wrong is None)
@@ -133,6 +150,45 @@ def check_llama(bench, report):
         unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
         report.check(what, f"{share:.2%} of the kernels' time in {len(found)} functions; not known: {unknown}", share >= LLAMA_LEAST)
     return None
+
+
+def judge_blocks(process, layers, whole):
+    """(in words, whether they are the layers: `whole` of them equal, and the rest partly)."""
+    blocks = process["blocks"]
+    if not blocks:
+        return f"no equal blocks, {layers} layers", False
+    found, more = len(blocks["block_ns"]), blocks["partly"]
+    partly = f", one more equal up to kernel {more}" if more else ""
+    return (f"{found} equal blocks of {len(blocks['kernels'])} kernels{partly}, in {blocks['iterations']} of {blocks['of']} steps; {layers} layers",
+            found == whole and found + bool(more) == layers)
+
+
+def check_llama_blocks(bench, report):
+    """The last layer works on the last token alone, whose rows it takes first: its kernels are others from there on."""
+    program = bench.programs["llama.cpp"]
+    if program.missing:
+        return report.check("llama.cpp, blocks", program.missing, None)
+    command, _, *words = program.command
+    for layers in (4, 8, 32):
+        what, model = f"llama.cpp, blocks of {layers} layers", os.path.join(bench.folder, f"tiny-{layers}.gguf")
+        subprocess.run([sys.executable, "-B", os.path.join(STREAMS, "tiny_gguf.py"), model, str(layers)], check=True, timeout=120)
+        trace = os.path.join(bench.folder, f"blocks-llama-{layers}.tllmprof")
+        ended = child.run([command, model, *words, str(LLAMA_TURNS)], bench.shimmed(
+            LLAMA_WINDOW, "sym:^llama_decode$", TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=TAKEN), 240)
+        report.raw(what, ended)
+        report.check(what, *(judge_blocks(process_of(bench.command, trace), layers, layers - 1) if ended.status == 0 else (ended.why(), False)))
+    return None
+
+
+def check_engine_blocks(bench, report, own, run):
+    """Of an engine (engines.py) without Python: the blocks that are found against the model's layers."""
+    what = f"{own.name}, {run.label}"
+    made, process, _ = own.recorded(run, "blocks", ENGINE_WINDOW, TLLMPROF_KERNELS=TAKEN)
+    if process is None or made.ended.status != 0:
+        report.raw(what, made.ended)
+        return report.check(what, f"no record; {made.ended.why()}", False)
+    layers = run.variables["LAYERS"]
+    return report.check(what, *judge_blocks(process, layers, layers))
 
 
 def check_compiling(bench, report):
@@ -183,6 +239,7 @@ def table(bench, cuda, log):
         report.guarded(check, bench, mode, program)
     report.guarded(graph_nodes.check_all, bench, cuda)
     report.guarded(check_llama, bench)
+    report.guarded(check_llama_blocks, bench)
     if bench.programs["hf_generate"].missing:
         report.check("models", bench.programs["hf_generate"].missing, None)
     else:

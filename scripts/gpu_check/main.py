@@ -96,8 +96,8 @@ def guarded(check, bench, log):
     except Exception as error:  # one check's fault must not lose the others' rows
         row = Row(check.name, check.program.linkage, check.rule_text, check.wanted,
                   f"{type(error).__name__}: {error}", False)
-    log(f"{'ok' if row.ok else 'skipped' if row.ok is None else 'DIFFERS'}: {row.program} ({row.rule}), "
-         f"{time.monotonic() - began:.0f} s")
+    said = "ok" if row.ok else f"skipped: {row.got}" if row.ok is None else f"DIFFERS: {row.got}"
+    log(f"{row.program} ({row.rule}), {time.monotonic() - began:.0f} s: {said}")
     return row
 
 

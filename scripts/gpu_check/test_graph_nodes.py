@@ -14,6 +14,13 @@ made root 1 child root/1 7:1
 made root 2 kernel k3 7:2
 exec 9
 """
+# k4 lies in a graph in the first of two graphs, k5 in the second.
+DEEP = CHILD.replace("exec 9\n", """made root 3 child root/3 7:3
+made root/1 2 child root/1/2 ?0:0
+made root/1/2 0 kernel k4 ?0:0
+made root/3 0 kernel k5 ?0:0
+exec 9
+""")
 
 
 def ran(**numbers):
@@ -27,11 +34,13 @@ class Numbers(unittest.TestCase):
         return graph_nodes.fitting(made, kernels)
 
     def test_each_rule_differs_from_the_others(self):
-        own, order, inside, without, behind = graph_nodes.RULES
-        for rule, numbers in ((own, dict(k0=0, k1=1, k2=0, k3=2)), (order, dict(k0=0, k1=1, k2=2, k3=4)),
-                              (inside, dict(k2=0, k0=2, k1=3, k3=4)), (without, dict(k2=0, k0=1, k1=2, k3=3)),
-                              (behind, dict(k2=0, k3=2, k0=3, k1=4))):
-            self.assertEqual(self.fits(CHILD + ran(**numbers)), [rule])
+        levels, own, order, inside, without, deep = graph_nodes.RULES
+        for rules, numbers in (([own], dict(k0=0, k1=1, k2=0, k3=2)), ([order], dict(k0=0, k1=1, k2=2, k3=4)),
+                               ([inside], dict(k2=0, k0=2, k1=3, k3=4)), ([without], dict(k2=0, k0=1, k1=2, k3=3)),
+                               ([levels, deep], dict(k2=0, k3=2, k0=3, k1=4))):
+            self.assertEqual(self.fits(CHILD + ran(**numbers)), rules)
+        for rule, numbers in ((levels, dict(k2=0, k3=2, k0=4, k1=5, k4=8, k5=7)), (deep, dict(k2=0, k3=2, k0=4, k1=5, k4=7, k5=8))):
+            self.assertEqual(self.fits(DEEP + ran(**numbers)), [rule])
         self.assertEqual(self.fits(CHILD + ran(k0=5, k1=6, k2=7, k3=8)), [])
         self.assertEqual(self.fits(CHILD), [], "nothing ran")
 

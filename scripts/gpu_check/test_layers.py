@@ -26,10 +26,23 @@ class Layers(unittest.TestCase):
         self.assertIsNotNone(layers.judge("chain", process(between)))
         self.assertIsNotNone(layers.judge("copies", process(layers.SAMPLE | layers.GRAPH, 5)))
 
-    def test_a_graph_in_a_graph_is_not_known(self):
-        inside = 2 * 15 * layers.TAKEN
-        self.assertIsNone(layers.judge("child", process(layers.SAMPLE, inside)))
+    def test_a_graph_in_a_graph_has_layers_of_its_own(self):
+        inner = {f"child/layers.{layer}": layer + 1 for layer in range(5)}
+        self.assertIsNone(layers.judge("child", process(layers.SAMPLE | layers.GRAPH | inner)))
         self.assertIsNotNone(layers.judge("child", process(layers.SAMPLE | layers.GRAPH)))
+
+    def test_a_graph_that_is_changed_is_not_known(self):
+        inside = 2 * 15 * layers.TAKEN
+        self.assertIsNone(layers.judge("swapped", process(layers.SAMPLE, inside)))
+        self.assertIsNotNone(layers.judge("swapped", process(layers.SAMPLE | layers.GRAPH)))
+
+    def test_blocks_are_the_layers(self):
+        def process(found, partly):
+            return dict(blocks=dict(block_ns=[1] * found, partly=partly, kernels=["k"] * 12, iterations=3, of=4))
+
+        for found, partly, count, whole, ok in ((8, None, 8, 8, True), (3, 7, 4, 3, True), (3, None, 4, 3, False), (4, None, 8, 8, False), (7, 9, 8, 8, False)):
+            self.assertIs(layers.judge_blocks(process(found, partly), count, whole)[1], ok)
+        self.assertFalse(layers.judge_blocks(dict(blocks=None), 8, 8)[1])
 
     def test_the_part_of_the_time_that_has_a_module(self):
         row = lambda name, kernels, ns: dict(name=name, kernels=kernels, gpu_ns=ns)  # noqa: E731

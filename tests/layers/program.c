@@ -13,8 +13,11 @@
  *       again      every third step has a graph of its own, made where the last was
  *       failed     a capture that fails comes first
  *       child      the graph has another one in it
+ *       children   it is a copy of one that has two in it, of which the first has a third
+ *       swapped    as child; the one in it is changed where the graph is executable
+ *       conditional  it has a node with two bodies, of which the second is run
  *       empty      it has an empty node
- *       explicit   it has a kernel that was not captured
+ *       explicit   it has a kernel that was not captured, in a scope
  *       grown      it was captured in two parts, the second to a graph that exists
  *       deep       some scopes lie too deep */
 #define _GNU_SOURCE
@@ -223,6 +226,7 @@ int main(int argc, char **argv)
     CHECK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
 
     CUgraph graph, second = NULL;
+    CUgraphNode child_node;
     CUgraphExec exec, other = NULL;
     copies = strcmp(mode, "copies") == 0;
     others = strcmp(mode, "others") == 0;
@@ -258,13 +262,35 @@ int main(int argc, char **argv)
     } else {
         graph = captured("mlp");
     }
-    if (strcmp(mode, "child") == 0) {
-        CUgraphNode node;
+    if (strcmp(mode, "child") == 0 || strcmp(mode, "swapped") == 0) {
         begin(stream);
         launch("inner");
         launch("inner");
         CUgraph child = end(stream);
-        CHECK(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child));
+        CHECK(cuGraphAddChildGraphNode(&child_node, graph, NULL, 0, child));
+        CHECK(cuGraphDestroy(child));
+    }
+    if (strcmp(mode, "children") == 0) {
+        CUgraph inner = captured("moe"), outer = captured("mlp");
+        CHECK(cuGraphAddChildGraphNode(&child_node, outer, NULL, 0, inner));
+        CHECK(cuGraphAddChildGraphNode(&child_node, graph, NULL, 0, outer));
+        CHECK(cuGraphAddChildGraphNode(&child_node, graph, NULL, 0, inner));
+        CHECK(cuGraphDestroy(outer));
+        CHECK(cuGraphDestroy(inner));
+    }
+    if (strcmp(mode, "conditional") == 0) {
+        CUgraphConditionalHandle handle;
+        CUgraphNode node;
+        CHECK(cuGraphConditionalHandleCreate(&handle, graph, NULL, 0, CU_GRAPH_COND_ASSIGN_DEFAULT));
+        CUgraphNodeParams params = {.type = CU_GRAPH_NODE_TYPE_CONDITIONAL,
+                                    .conditional = {.handle = handle, .type = CU_GRAPH_COND_TYPE_IF, .size = 2}};
+        CHECK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &params));
+        for (int body = 0; body < 2; body++) {
+            CHECK(cuStreamBeginCaptureToGraph(stream, params.conditional.phGraph_out[body], NULL, NULL, 0,
+                                              CU_STREAM_CAPTURE_MODE_RELAXED));
+            launch(body == 0 ? "model/never" : "model/otherwise");
+            CHECK(cuStreamEndCapture(stream, NULL));
+        }
     }
     if (strcmp(mode, "empty") == 0) {
         CUgraphNode node;
@@ -273,11 +299,13 @@ int main(int argc, char **argv)
     if (strcmp(mode, "explicit") == 0) {
         CUgraphNode node;
         CUfunction kernel;
-        CHECK(cuModuleGetFunction(&kernel, module, "unknown"));
+        CHECK(cuModuleGetFunction(&kernel, module, "added"));
         CUDA_KERNEL_NODE_PARAMS params = {.func = kernel, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1};
+        nvtxRangePushA("added");
         CHECK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
+        nvtxRangePop();
     }
-    if (strcmp(mode, "clone") == 0) {
+    if (strcmp(mode, "clone") == 0 || strcmp(mode, "children") == 0) {
         CUgraph clone;
         CHECK(cuGraphClone(&clone, graph));
         CHECK(cuGraphDestroy(graph));
@@ -285,6 +313,14 @@ int main(int argc, char **argv)
     }
     CHECK(cuGraphInstantiateWithFlags(&exec, graph, 0));
     CHECK(cuGraphDestroy(graph));
+    if (strcmp(mode, "swapped") == 0) {
+        begin(stream);
+        launch("other");
+        launch("other");
+        CUgraph child = end(stream);
+        CHECK(cuGraphExecChildGraphNodeSetParams(exec, child_node, child));
+        CHECK(cuGraphDestroy(child));
+    }
     if (second != NULL) {
         CHECK(cuGraphInstantiateWithFlags(&other, second, 0));
         CHECK(cuGraphDestroy(second));

@@ -14,6 +14,7 @@ enum node_kind {
     COPY_NODE,
     SET_NODE,
     CHILD_NODE,
+    CONDITIONAL_NODE,
     EMPTY_NODE,
     HOST_NODE,
     RECORD_NODE,
@@ -32,7 +33,9 @@ struct node {
     int direction; /* a copy: CUPTI's number for it */
     unsigned char value;
     unsigned int grid[3]; /* a kernel's */
-    CUgraph child;
+    CUgraph child;     /* a child graph, or the body of a conditional node */
+    CUgraph otherwise; /* of a conditional node that has two */
+    unsigned int condition;
     CUhostFn host; /* a function of the host's, and its argument in `to` */
 };
 

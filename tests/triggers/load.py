@@ -24,7 +24,7 @@ def sleeps():
 
 def waits():
     for _ in range(1500):
-        gpu.launch(1000)
+        gpu.launch(400_000)
 
 
 def collects():

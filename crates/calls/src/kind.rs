@@ -36,6 +36,12 @@ pub enum GraphCall {
     Clone,
     /// Changes the executable graph that the first argument names to what the graph is that the second names.
     Update,
+    /// Adds a node to the graph that the second argument names, and writes it to the place that the first points to.
+    AddNode,
+    /// As `AddNode`; the node is a copy of the graph that the fifth argument names.
+    AddChild,
+    /// Changes a graph within the executable graph that the first argument names.
+    SetChild,
     /// Destroys the graph that the first argument names.
     Destroy,
     /// Destroys the executable graph that the first argument names.

@@ -146,13 +146,13 @@ pub fn is_called_in_context(name: &CStr) -> bool {
 
 /// A set of calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Calls(u32);
+pub struct Calls(u64);
 
 impl Calls {
     /// No call.
     pub const NONE: Self = Self(0);
     /// Every call.
-    pub const ALL: Self = Self(u32::MAX);
+    pub const ALL: Self = Self(u64::MAX);
 
     /// The calls that `belongs` says yes to.
     pub fn which(belongs: impl Fn(Call) -> bool) -> Self {
@@ -171,18 +171,18 @@ impl Calls {
 
     /// The set as a number, for an atomic.
     #[must_use]
-    pub const fn bits(self) -> u32 {
+    pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// The set that [`Calls::bits`] gave.
     #[must_use]
-    pub const fn from_bits(bits: u32) -> Self {
+    pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
 
-const _: () = assert!(CALLS.len() <= 32, "a set of calls has 32 bits");
+const _: () = assert!(CALLS.len() <= 64, "a set of calls has 64 bits");
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -156,6 +156,13 @@ macro_rules! cuda_calls {
             GraphExecUpdate = Graph(GraphCall::Update),
                 [cuGraphExecUpdate_v2 cuGraphExecUpdate]
                 [cudaGraphExecUpdate] {};
+            GraphAddNode = Graph(GraphCall::AddNode),
+                [cuGraphAddNode_v2 cuGraphAddNode cuGraphAddKernelNode_v2 cuGraphAddKernelNode
+                 cuGraphAddMemcpyNode cuGraphAddMemsetNode] [] {};
+            GraphAddChildGraphNode = Graph(GraphCall::AddChild),
+                [cuGraphAddChildGraphNode] [] {};
+            GraphExecChildGraphNodeSetParams = Graph(GraphCall::SetChild),
+                [cuGraphExecChildGraphNodeSetParams] [] {};
             GraphDestroy = Graph(GraphCall::Destroy),
                 [cuGraphDestroy]
                 [cudaGraphDestroy] {};

@@ -62,7 +62,11 @@ pub fn returns(frame: &Frame, succeeded: bool) {
                 scopes::node_ends(place(frame), stream, per_thread, made, succeeded);
             }
         }
-        Kind::CaptureEnd => scopes::capture_ends(written(second).filter(|_| succeeded)),
+        Kind::CaptureEnd => match written(second) {
+            // The program has the graph already, and does not ask for it.
+            None if succeeded => {}
+            graph => scopes::capture_ends(graph.filter(|_| succeeded)),
+        },
         Kind::Graph(what) if succeeded => match what {
             GraphCall::Instantiate => {
                 if let Some(exec) = written(first) {
@@ -75,6 +79,17 @@ pub fn returns(frame: &Frame, succeeded: bool) {
                 }
             }
             GraphCall::Update => scopes::updated(first, second),
+            GraphCall::AddNode => {
+                if let Some(node) = written(first) {
+                    scopes::node_is_added(second, node, [frame.args[4], frame.args[5]]);
+                }
+            }
+            GraphCall::AddChild => {
+                if let Some(node) = written(first) {
+                    scopes::child_is_added(second, node, frame.args[4]);
+                }
+            }
+            GraphCall::SetChild => scopes::is_changed(first),
             GraphCall::Destroy | GraphCall::DestroyExec => {}
         },
         _ => {}

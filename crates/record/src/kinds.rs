@@ -161,7 +161,7 @@ coded! {
         Differs = 2,
         /// The graph was not captured while this was watched.
         NotCaptured = 3,
-        /// It has graphs in it, conditional or empty nodes: the numbers of its nodes are not known.
+        /// A node of it has graphs in it that are not known: neither are the numbers of its nodes.
         Nested = 4,
         /// There was no room for it.
         TooMany = 5,

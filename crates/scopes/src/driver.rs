@@ -9,6 +9,8 @@ use tllmprof_platform::libcuda::functions;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Published;
 
+use crate::launch::Launch;
+
 type Handle = *mut c_void;
 
 functions! {
@@ -21,6 +23,8 @@ functions! {
         = c"cuStreamGetCaptureInfo_v3";
     count: fn(Handle, Option<&mut Handle>, &mut usize) = c"cuGraphGetNodes";
     node_type: fn(Handle, &mut c_int) = c"cuGraphNodeGetType";
+    child: fn(Handle, &mut Handle) = c"cuGraphChildGraphNodeGetGraph";
+    kernel: fn(Handle, &mut KernelParams) = c"cuGraphKernelNodeGetParams_v2";
 }
 
 /// `cuGraphGetNodes` with room for handles.
@@ -38,10 +42,11 @@ const PER_THREAD: usize = 2;
 const ACTIVE: c_int = 1;
 
 /// Types of nodes (`CUgraphNodeType`) that matter here.
-const KERNEL: c_int = 0;
+pub const KERNEL: c_int = 0;
 const GRAPH: c_int = 4;
-const EMPTY: c_int = 5;
-const CONDITIONAL: c_int = 13;
+pub const CONDITIONAL: c_int = 13;
+/// Graphs in graphs that are looked into.
+const DEEPEST: usize = 8;
 
 /// A stream, as a call names it.
 #[derive(Clone, Copy)]
@@ -57,8 +62,31 @@ pub struct Shape {
     /// Their handles, in the order in which they were made (seen on an H200, driver 580, CUDA 13.0: chains and forks of up to 4000).
     pub nodes: Vec<usize>,
     pub kernels: usize,
-    /// There are nodes whose kernels, or whose followers, may be numbered in another way.
+    /// The graphs in its nodes, in the order of these.
+    pub inner: Vec<Inner>,
+    /// There are nodes with graphs in them that are not known.
     pub is_nested: bool,
+}
+
+/// A graph in a node of another: a child graph, or the body of a conditional node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inner {
+    pub graph: usize,
+    pub shape: Shape,
+}
+
+/// `CUDA_KERNEL_NODE_PARAMS_v2`, and room for what later ones have more.
+#[repr(C)]
+#[derive(Default)]
+struct KernelParams {
+    function: usize,
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    arguments: [usize; 2],
+    /// In place of the function, where the node has a kernel of no context.
+    kernel: usize,
+    more: [usize; 9],
 }
 
 /// The graph that a stream is captured into, and the node that what the stream does next will follow.
@@ -130,10 +158,76 @@ pub fn captured(stream: Stream) -> Option<Captured> {
     })
 }
 
-/// What the nodes of a graph are that is captured no more. The program uses it in a call that returns now.
-pub fn shape(graph: usize) -> Option<Shape> {
-    let functions = Functions::get()?;
-    let (count, node_type) = (functions.count?, functions.node_type?);
+/// What a node is.
+pub fn kind(node: usize) -> Option<c_int> {
+    let mut kind = -1;
+    let node_type = Functions::get()?.node_type?;
+    (node_type(handle(node), &mut kind) == 0).then_some(kind)
+}
+
+/// The graph in a node that has a child graph.
+pub fn child(node: usize) -> Option<usize> {
+    let mut graph = null_mut();
+    let child = Functions::get()?.child?;
+    (child(handle(node), &mut graph) == 0 && !graph.is_null()).then(|| graph.expose_provenance())
+}
+
+/// The kernel of a node that has one.
+pub fn kernel(node: usize) -> Option<Launch> {
+    let mut params = KernelParams::default();
+    let kernel = Functions::get()?.kernel?;
+    (kernel(handle(node), &mut params) == 0).then_some(Launch {
+        function: match params.function {
+            0 => params.kernel,
+            function => function,
+        },
+        grid: params.grid,
+    })
+}
+
+/// What the nodes of a graph are that is captured no more. The program uses it in a call that returns now. `bodies`: of the graph of a
+/// conditional node, and that node.
+pub fn shape(graph: usize, bodies: &dyn Fn(usize, usize) -> Vec<usize>) -> Option<Shape> {
+    shape_within(graph, bodies, DEEPEST)
+}
+
+fn shape_within(
+    graph: usize,
+    bodies: &dyn Fn(usize, usize) -> Vec<usize>,
+    deepest: usize,
+) -> Option<Shape> {
+    let mut shape = Shape::default();
+    for node in nodes(graph)? {
+        let kind = kind(node)?;
+        shape.kernels += usize::from(kind == KERNEL);
+        if kind == GRAPH || kind == CONDITIONAL {
+            let graphs = match kind {
+                GRAPH => child(node).into_iter().collect(),
+                _ => bodies(graph, node),
+            };
+            shape.is_nested |= graphs.is_empty();
+            for graph in graphs {
+                match deepest.checked_sub(1) {
+                    Some(deepest) => {
+                        let shape_of = shape_within(graph, bodies, deepest)?;
+                        shape.is_nested |= shape_of.is_nested;
+                        shape.inner.push(Inner {
+                            graph,
+                            shape: shape_of,
+                        });
+                    }
+                    None => shape.is_nested = true,
+                }
+            }
+        }
+        shape.nodes.push(node);
+    }
+    Some(shape)
+}
+
+/// The handles of a graph's nodes.
+fn nodes(graph: usize) -> Option<Vec<usize>> {
+    let count = Functions::get()?.count?;
     let mut nodes = 0;
     if count(handle(graph), None, &mut nodes) != 0 {
         return None;
@@ -148,18 +242,11 @@ pub fn shape(graph: usize) -> Option<Shape> {
     if unsafe { list(handle(graph), handles.as_mut_ptr(), &raw mut listed) } != 0 {
         return None;
     }
-    let mut shape = Shape::default();
-    for node in handles.into_iter().take(listed) {
-        let mut kind = -1;
-        if node.is_null() || node_type(node, &mut kind) != 0 {
-            return None;
-        }
-        match kind {
-            KERNEL => shape.kernels += 1,
-            GRAPH | EMPTY | CONDITIONAL => shape.is_nested = true,
-            _ => {}
-        }
-        shape.nodes.push(node.expose_provenance());
-    }
-    (listed == nodes).then_some(shape)
+    let is_whole = listed == nodes && handles.iter().all(|node| !node.is_null());
+    is_whole.then(|| {
+        handles
+            .into_iter()
+            .map(|node: Handle| node.expose_provenance())
+            .collect()
+    })
 }

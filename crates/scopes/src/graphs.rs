@@ -14,7 +14,8 @@ use tllmprof_platform::lifecycle;
 use tllmprof_record::GraphState;
 use tllmprof_sync::{Guard, Lock};
 
-use crate::driver::{self, Shape};
+use crate::driver::{self, Inner, Shape};
+use crate::launch::Launch;
 use crate::paths;
 
 /// Nodes that are kept of all graphs together, 32 bytes each and up to 94 while they are captured, and graphs.
@@ -32,14 +33,6 @@ lifecycle::global! {
     /// Something was not seen, as the lock was not to be had: all that is captured now is incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
-}
-
-/// What is known of a kernel where it is launched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Launch {
-    /// The driver's handle of its function; 0 where a runtime that is not followed launches it.
-    pub function: usize,
-    pub grid: [u32; 3],
 }
 
 /// A node of a captured graph.
@@ -74,7 +67,8 @@ impl Node {
     }
 }
 
-/// A graph that was captured, and its nodes in the order of capture.
+/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, and those of the graphs in its nodes behind them,
+/// level by level (seen on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
 pub struct Captured {
     /// The number that the record has it by; 0 before it has one.
@@ -82,6 +76,9 @@ pub struct Captured {
     pub nodes: Vec<Node>,
     /// How many nodes it has in all: those behind the last that was seen are not in `nodes`.
     pub total: usize,
+    /// How many of these are its own.
+    own: usize,
+    inner: Vec<Arc<Captured>>,
     /// Of the functions of its kernels, by their handles, the hashes of their names, as far as the driver gives them.
     pub names: HashMap<usize, u64>,
     /// The [`paths::stamp`] of where its nodes were written last.
@@ -89,14 +86,34 @@ pub struct Captured {
 }
 
 impl Captured {
-    pub fn new(number: u32, nodes: Vec<Node>) -> Self {
+    /// A graph with `own` nodes of its own, of which `nodes` are known, and the graphs in them.
+    pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: Vec<Arc<Self>>) -> Self {
+        if !inner.is_empty() {
+            nodes.resize(own, Node::Unseen);
+        }
+        let (mut total, mut level) = (own, inner.clone());
+        while !level.is_empty() {
+            for graph in &level {
+                nodes.extend_from_slice(graph.own_nodes());
+                total += graph.own;
+                nodes.resize(total, Node::Unseen);
+            }
+            level = level.iter().flat_map(|graph| graph.inner.clone()).collect();
+        }
         Self {
             number,
-            total: nodes.len(),
             nodes,
+            total,
+            own,
+            inner,
             names: HashMap::new(),
             written: AtomicU64::new(0),
         }
+    }
+
+    /// Its own nodes, up to the last that was seen.
+    fn own_nodes(&self) -> &[Node] {
+        self.nodes.get(..self.own).unwrap_or(&self.nodes)
     }
 
     /// Asks the driver for the names of the functions, while a graph keeps these.
@@ -127,6 +144,8 @@ pub fn name_hash(name: &[u8]) -> u64 {
 #[derive(Debug)]
 struct Graph {
     nodes: Nodes,
+    /// Of its nodes that have graphs in them: these.
+    inner: Vec<(usize, Vec<usize>)>,
     /// Its capture has not ended.
     is_open: bool,
     is_full: bool,
@@ -191,15 +210,43 @@ pub fn with_all<T>(act: impl FnOnce(&mut Graphs) -> T) -> Option<T> {
     with(act)
 }
 
+/// The graph as the driver has it now.
+fn shape(graph: usize) -> Option<Shape> {
+    driver::shape(graph, &|graph, node| {
+        with(|graphs| graphs.bodies(graph, node)).unwrap_or_default()
+    })
+}
+
 /// A call has made a node of a graph, which the driver knows by `handle`.
 pub fn made(graph: usize, handle: usize, node: Node) {
     if with(|graphs| graphs.put(graph, handle, node)) == Some(false) {
-        let shape = driver::shape(graph);
+        let shape = shape(graph);
         with(|graphs| {
             graphs.reopen(graph, shape.as_ref());
             graphs.put(graph, handle, node)
         });
     }
+}
+
+/// Graphs are in a node of a graph from now on.
+pub fn encloses(graph: usize, node: usize, inner: Vec<usize>) {
+    with(|graphs| {
+        let graph = graphs.graphs.entry(graph).or_insert_with(Graph::begun);
+        graph.inner.retain(|(known, _)| *known != node);
+        graph.inner.push((node, inner));
+    });
+}
+
+/// What a graph in an executable graph is has been changed.
+pub fn is_changed(exec: usize) {
+    with(|graphs| {
+        if let Some(known) = graphs.execs.get_mut(&exec) {
+            known.of = Of::Not(GraphState::Changed);
+            if let Some(id) = known.id {
+                graphs.named.insert(id, known.of.clone());
+            }
+        }
+    });
 }
 
 /// A capture has ended: with this graph, or with none if it failed.
@@ -217,7 +264,7 @@ pub fn capture_ends(graph: Option<usize>) {
 
 /// An executable graph has been made of a graph.
 pub fn instantiated(exec: usize, graph: usize) {
-    let shape = driver::shape(graph);
+    let shape = shape(graph);
     with(|graphs| {
         let of = graphs.of(graph, shape.as_ref());
         graphs.execs.insert(exec, Exec { id: None, of });
@@ -226,13 +273,13 @@ pub fn instantiated(exec: usize, graph: usize) {
 
 /// A graph has been copied.
 pub fn cloned(clone: usize, original: usize) {
-    let shape = driver::shape(original);
+    let shape = shape(original);
     with(|graphs| graphs.copy(clone, original, shape.as_ref()));
 }
 
 /// An executable graph has been changed to what a graph is.
 pub fn updated(exec: usize, graph: usize) {
-    let shape = driver::shape(graph);
+    let shape = shape(graph);
     with(|graphs| {
         let new = graphs.of(graph, shape.as_ref());
         let Some(known) = graphs.execs.get(&exec) else {
@@ -241,7 +288,7 @@ pub fn updated(exec: usize, graph: usize) {
         let id = known.id;
         let of = match (&known.of, new) {
             (Of::Captured(old), Of::Captured(new)) => match merged(old, &new) {
-                Some(nodes) => graphs.number(nodes, new.total),
+                Some(nodes) => graphs.number(nodes, new.total, Vec::new()),
                 None => Of::Not(GraphState::Changed),
             },
             _ => Of::Not(GraphState::Changed),
@@ -272,7 +319,7 @@ pub fn merged(old: &Captured, new: &Captured) -> Option<Vec<Node>> {
 
 /// A graph is about to be destroyed.
 pub fn graph_is_destroyed(graph: usize) {
-    with(|graphs| graphs.graphs.remove(&graph));
+    with(|graphs| graphs.remove(graph));
 }
 
 /// An executable graph is about to be destroyed.
@@ -320,6 +367,25 @@ impl Graphs {
             exec.of = Of::Not(GraphState::NotCaptured);
         }
         self.named.clear();
+    }
+
+    fn remove(&mut self, graph: usize) {
+        let mut gone = vec![graph];
+        while let Some(graph) = gone.pop() {
+            if let Some(graph) = self.graphs.remove(&graph) {
+                gone.extend(graph.inner.into_iter().flat_map(|(_, inner)| inner));
+            }
+        }
+    }
+
+    /// The bodies of a conditional node.
+    fn bodies(&self, graph: usize, node: usize) -> Vec<usize> {
+        let inner = self
+            .graphs
+            .get(&graph)
+            .map_or(&[][..], |graph| &graph.inner);
+        let known = inner.iter().find(|(of, _)| *of == node);
+        known.map_or_else(Vec::new, |(_, bodies)| bodies.clone())
     }
 
     fn drop_graphs(&mut self, which: impl Fn(&Graph) -> bool) {
@@ -380,13 +446,14 @@ impl Graphs {
     /// Work is captured into a graph whose capture has ended: it grows, if it still has the nodes that it had. Else its handle is that of a graph
     /// that has gone, which nobody has said.
     pub fn reopen(&mut self, handle: usize, shape: Option<&Shape>) {
-        let Some(graph) = self.graphs.get(&handle) else {
+        let Some(graph) = self.graphs.get_mut(&handle) else {
             return;
         };
+        let inner = core::mem::take(&mut graph.inner);
         let seen = match (shape, &graph.nodes) {
             (Some(shape), Nodes::Seen(seen)) if shape.in_order(seen).is_some() => seen.clone(),
-            (Some(shape), Nodes::InOrder(captured)) if shape.nodes.len() > captured.total => {
-                let known = shape.nodes.iter().zip(&captured.nodes);
+            (Some(shape), Nodes::InOrder(captured)) if shape.nodes.len() > captured.own => {
+                let known = shape.nodes.iter().zip(captured.own_nodes());
                 known.map(|(handle, node)| (*handle, *node)).collect()
             }
             _ => HashMap::new(),
@@ -396,6 +463,7 @@ impl Graphs {
             handle,
             Graph {
                 nodes: Nodes::Seen(seen),
+                inner,
                 ..Graph::begun()
             },
         );
@@ -403,7 +471,7 @@ impl Graphs {
 
     /// `clone` is what `original` is.
     pub fn copy(&mut self, clone: usize, original: usize, shape: Option<&Shape>) {
-        self.graphs.remove(&clone);
+        self.remove(clone);
         let of = self.of(original, shape);
         let Some(graph) = self.graphs.get(&original) else {
             return;
@@ -414,6 +482,7 @@ impl Graphs {
                 Of::Captured(captured) => Nodes::InOrder(captured),
                 Of::Not(_) => Nodes::Seen(HashMap::new()),
             },
+            inner: Vec::new(),
             is_open: false,
             is_full: graph.is_full,
         };
@@ -454,7 +523,8 @@ impl Graphs {
             (None, _) => return Of::Not(GraphState::NotCaptured),
             (Some(shape), _) if shape.is_nested => return Of::Not(GraphState::Nested),
             (Some(shape), Nodes::InOrder(captured)) => {
-                (shape.nodes.len() >= captured.total).then_some(Cow::Borrowed(&captured.nodes))
+                let own = captured.own_nodes();
+                (shape.nodes.len() >= captured.own).then_some(Cow::Borrowed(own))
             }
             (Some(shape), Nodes::Seen(seen)) => shape.in_order(seen).map(Cow::Owned),
         };
@@ -467,12 +537,16 @@ impl Graphs {
             return Of::Not(GraphState::Changed);
         };
         if let Nodes::InOrder(captured) = &graph.nodes
-            && captured.total == shape.nodes.len()
+            && captured.own == shape.nodes.len()
         {
             return Of::Captured(captured.clone());
         }
         let nodes = nodes.into_owned();
-        let of = self.number(nodes, shape.nodes.len());
+        let inner: Result<_, _> = shape.inner.iter().map(|inner| self.within(inner)).collect();
+        let of = match inner {
+            Ok(inner) => self.number(nodes, shape.nodes.len(), inner),
+            Err(why) => return Of::Not(why),
+        };
         if let (Of::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
             graph.nodes = Nodes::InOrder(captured.clone());
             graph.is_open = false;
@@ -480,14 +554,32 @@ impl Graphs {
         of
     }
 
+    /// What a graph in another is.
+    fn within(&mut self, inner: &Inner) -> Result<Arc<Captured>, GraphState> {
+        match self.of(inner.graph, Some(&inner.shape)) {
+            Of::Captured(captured) => Ok(captured),
+            // None of its nodes was seen; those around it were.
+            Of::Not(GraphState::NotCaptured) => {
+                let inner_of: Result<_, _> = inner
+                    .shape
+                    .inner
+                    .iter()
+                    .map(|inner| self.within(inner))
+                    .collect();
+                let own = inner.shape.nodes.len();
+                Ok(Arc::new(Captured::new(0, Vec::new(), own, inner_of?)))
+            }
+            Of::Not(why) => Err(why),
+        }
+    }
+
     /// A captured graph of these nodes, with a number of its own.
-    fn number(&mut self, nodes: Vec<Node>, total: usize) -> Of {
+    fn number(&mut self, nodes: Vec<Node>, own: usize, inner: Vec<Arc<Captured>>) -> Of {
         if self.last >= MOST_GRAPHS {
             return Of::Not(GraphState::TooMany);
         }
         self.last += 1;
-        let mut captured = Captured::new(self.last, nodes);
-        captured.total = total;
+        let mut captured = Captured::new(self.last, nodes, own, inner);
         captured.learn_names();
         Of::Captured(Arc::new(captured))
     }
@@ -497,6 +589,7 @@ impl Graph {
     fn begun() -> Self {
         Self {
             nodes: Nodes::Seen(HashMap::new()),
+            inner: Vec::new(),
             is_open: true,
             is_full: false,
         }

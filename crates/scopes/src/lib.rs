@@ -2,15 +2,17 @@
 //! each node of a CUDA graph was captured.
 //!
 //! [`paths`] numbers the paths, [`stack`] is what is open on each thread, [`native`] are calls of native functions among that, [`capture`] finds out which nodes a call makes
-//! while a stream is captured, [`graphs`] follows graphs from there to what is launched, and [`judge`] compares the kernels of
+//! while a stream is captured, [`added`] which the program adds itself, [`graphs`] follows graphs from there to what is launched, and [`judge`] compares the kernels of
 //! a replay with those of the capture and writes down what is known. Nothing is done at a replay, and nothing at all without
 //! the variable.
 
+mod added;
 mod capture;
 mod driver;
 mod entry;
 mod graphs;
 mod judge;
+mod launch;
 pub mod native;
 mod paths;
 mod stack;
@@ -23,13 +25,15 @@ use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 use tllmprof_session as session;
 
+pub use added::{child_is_added, node_is_added};
 pub use capture::{node_begins, node_ends};
 pub use entry::Within;
 pub use graphs::{
-    Launch, Made, capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed,
-    instantiated, name_hash, resolve, updated,
+    Made, capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed, instantiated,
+    is_changed, name_hash, resolve, updated,
 };
 pub use judge::{Replayed, judge, node};
+pub use launch::Launch;
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
 lifecycle::global! {

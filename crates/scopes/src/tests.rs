@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tllmprof_record::GraphState;
 
-use crate::driver::Shape;
-use crate::graphs::{self, Captured, Graphs, Launch, Made, Node, Of};
+use crate::Launch;
+use crate::driver::{Inner, Shape};
+use crate::graphs::{self, Captured, Graphs, Made, Node, Of};
 use crate::judge::{Kernel, difference};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
@@ -143,7 +144,20 @@ fn shape(nodes: &[usize]) -> Shape {
     Shape {
         nodes: nodes.to_vec(),
         kernels: nodes.len(),
+        inner: Vec::new(),
         is_nested: false,
+    }
+}
+
+/// A shape of these nodes, all kernels but for the last ones, which have graphs in them.
+fn outer(nodes: &[usize], inner: Vec<(usize, Shape)>) -> Shape {
+    Shape {
+        kernels: nodes.len() - inner.len(),
+        inner: inner
+            .into_iter()
+            .map(|(graph, shape)| Inner { graph, shape })
+            .collect(),
+        ..shape(nodes)
     }
 }
 
@@ -226,6 +240,77 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     crate::graph_is_destroyed(0x10);
 }
 
+/// Level by level, and those that nobody has seen in their places.
+#[test]
+fn graphs_in_a_graph_come_behind_its_own_nodes() {
+    let _alone = GRAPHS.lock().unwrap();
+    let add = |graph, handle, scope| graphs::made(graph, handle, kernel(scope, scope as usize));
+    let work = |graph, handle| {
+        let (scope, made) = (paths::NONE, Made::Work);
+        graphs::made(graph, handle, Node::Seen { scope, made });
+    };
+    add(0x10, 0x1, 1);
+    work(0x10, 0x2);
+    work(0x10, 0x3);
+    graphs::encloses(0x10, 0x2, vec![0x20]);
+    graphs::encloses(0x10, 0x3, vec![0x30]);
+    add(0x20, 0x4, 2);
+    work(0x20, 0x5);
+    graphs::encloses(0x20, 0x5, vec![0x40]);
+    add(0x30, 0x6, 3);
+    add(0x40, 0x7, 4);
+    // The graph of 0x50 is not known, as one that was made before the library was there.
+    graphs::encloses(0x30, 0x8, vec![0x50]);
+    work(0x30, 0x8);
+    let whole = || {
+        let second = outer(&[0x4, 0x5], vec![(0x40, shape(&[0x7]))]);
+        let third = outer(&[0x6, 0x8], vec![(0x50, shape(&[0x9]))]);
+        outer(&[0x1, 0x2, 0x3], vec![(0x20, second), (0x30, third)])
+    };
+    let numbered = |of: Of| match of {
+        Of::Captured(captured) => {
+            let scope = |node: &Node| node.launch().map(|launch| launch.function);
+            let scopes: Vec<_> = captured.nodes.iter().map(scope).collect();
+            (captured.total, scopes)
+        }
+        Of::Not(why) => panic!("{why:?}"),
+    };
+    let expected = [
+        Some(1),
+        None,
+        None,
+        Some(2),
+        None,
+        Some(3),
+        None,
+        Some(4),
+        None,
+    ];
+    let of = |handle, shape: &Shape| {
+        numbered(graphs::with_all(|graphs| graphs.of(handle, Some(shape))).unwrap())
+    };
+    assert_eq!(of(0x10, &whole()), (9, expected.to_vec()));
+    // A clone has handles of its own for all of that.
+    graphs::with_all(|graphs| graphs.copy(0x60, 0x10, Some(&whole())));
+    let again = outer(
+        &[0x11, 0x12, 0x13],
+        vec![(0x21, shape(&[])), (0x31, shape(&[]))],
+    );
+    assert_eq!(of(0x60, &again), (9, expected.to_vec()));
+    // More work, captured into the graph afterwards.
+    let mut grown = whole();
+    grown.nodes.push(0x14);
+    grown.kernels += 1;
+    graphs::with_all(|graphs| graphs.reopen(0x10, Some(&grown)));
+    add(0x10, 0x14, 5);
+    let (total, scopes) = of(0x10, &grown);
+    assert_eq!((total, scopes[3], scopes[4]), (10, Some(5), Some(2)));
+    // What is in a graph goes with it.
+    crate::graph_is_destroyed(0x10);
+    crate::graph_is_destroyed(0x60);
+    assert_eq!([0x20, 0x30, 0x40].map(nodes), [const { None }; 3]);
+}
+
 #[test]
 fn there_is_room_for_so_many_nodes() {
     let _alone = GRAPHS.lock().unwrap();
@@ -244,8 +329,7 @@ fn there_is_room_for_so_many_nodes() {
 
 /// A graph of these nodes and one more, whose functions of even numbers have names.
 fn captured(nodes: &[Node]) -> Captured {
-    let mut captured = Captured::new(1, nodes.to_vec());
-    captured.total = nodes.len() + 1;
+    let mut captured = Captured::new(1, nodes.to_vec(), nodes.len() + 1, Vec::new());
     captured.names = HashMap::from([(2, 200), (4, 400)]);
     captured
 }

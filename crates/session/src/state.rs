@@ -1,6 +1,6 @@
 //! What the session knows, behind one lock: the counter, the windows, who has the turn.
 
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -39,7 +39,7 @@ lifecycle::global! {
     /// Calls whose runtime functions count, too. At first all do: the runtime looks the driver's
     /// functions up in its first call.
     #[fork(reset)]
-    pub static ATTENDED: AtomicU32 = AtomicU32::new(Calls::ALL.bits());
+    pub static ATTENDED: AtomicU64 = AtomicU64::new(Calls::ALL.bits());
     /// It matters that a wait is entered, and not only that it returns. While steps are learnt it does
     /// not, and a lock less is taken at each.
     #[fork(reset)]

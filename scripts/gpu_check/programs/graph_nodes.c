@@ -1,7 +1,7 @@
 /* How CUPTI numbers the nodes of a CUDA graph: makes one graph of one kind, replays it twice with kernels recorded, and prints
  * each node in the order in which it was made and each kernel that ran:
  *   graph_nodes CASE CUPTI [CUDA]
- * CASE: plain, others, empty, child, captured-child, grandchild, if, while, relaxed, thread-local, global.
+ * CASE: plain, others, empty, child, grandchild, children, if, while, relaxed, thread-local, global.
  * CUPTI: the path of libcupti. CUDA: the folder of the toolkit, for `while` alone, whose kernel is linked to its device runtime.
  *   made GRAPH INDEX KIND NAME ID     a node: the INDEXth of GRAPH (root, root/1: the graph in its node 1), CUPTI's number of it
  *   exec NUMBER                       CUPTI's number of the executable graph that is replayed
@@ -236,19 +236,20 @@ static CUgraph around(const char *name, const char *inner, CUgraph child, int be
     return graph;
 }
 
-/* A graph is launched into a stream that is captured. */
-static CUgraph captured_child(CUstream stream)
+/* Two graphs within, the first with one in it and an empty node: k0, the first, k1, the second, k2. */
+static CUgraph children(void)
 {
-    CUgraph graph, inner = plain(3, "root/2");
-    CUgraphExec exec;
-    CHECK(cuGraphInstantiate(&exec, inner, 0));
-    CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-    launch(stream);
-    launch(stream);
-    CHECK(cuGraphLaunch(exec, stream));
-    launch(stream);
-    CHECK(cuStreamEndCapture(stream, &graph));
-    print_nodes("root", graph);
+    CUgraph graph = new_graph(), first = around("root/1", "root/1/1", plain(2, "root/1/1"), 1, 1), second = plain(2, "root/3");
+    CUgraphNode last = NULL, empty;
+    CHECK(cuGraphAddEmptyNode(&empty, first, NULL, 0));
+    made("root/1", 3, "empty", "-", empty);
+    add_kernel("root", graph, 0, &last);
+    CHECK(cuGraphAddChildGraphNode(&last, graph, NULL, 0, first));
+    made("root", 1, "child", "root/1", last);
+    add_kernel("root", graph, 2, &last);
+    CHECK(cuGraphAddChildGraphNode(&last, graph, NULL, 0, second));
+    made("root", 3, "child", "root/3", last);
+    add_kernel("root", graph, 4, &last);
     return graph;
 }
 
@@ -403,8 +404,8 @@ int main(int argc, char **argv)
         graph = around("root", "root/2", plain(3, "root/2"), 2, 2);
     else if (strcmp(kind, "grandchild") == 0)
         graph = around("root", "root/1", around("root/1", "root/1/2", plain(2, "root/1/2"), 2, 1), 1, 2);
-    else if (strcmp(kind, "captured-child") == 0)
-        graph = captured_child(stream);
+    else if (strcmp(kind, "children") == 0)
+        graph = children();
 #if CUDA_VERSION >= 12040
     else if (strcmp(kind, "if") == 0 || strcmp(kind, "while") == 0)
         graph = conditional(stream, kind[0] == 'w', argc > 3 ? argv[3] : "/usr/local/cuda");

@@ -2,7 +2,8 @@
 // function, so that the number and the function of a layer's kernels show whether they are its own:
 //   layers MODE STEPS
 // MODE: chain, streams (forked and joined), clone, update, copies (with a copy, a memset and a host function between the layers),
-// child (a graph within the graph). Ends with status 3; prints what a launch took while it was captured, by captures of 100 times as
+// child (a graph within the graph), children (two, in the first of which is a third), conditional (a node with a body that runs), explicit (a kernel
+// that is added without a capture), swapped (child, with another graph put in its place where the graph is executable). Ends with status 3; prints what a launch took while it was captured, by captures of 100 times as
 // many launches.
 #include <chrono>
 #include <cstdio>
@@ -44,12 +45,15 @@ template <int LAYER> static void layer(cudaStream_t on)
     }
 }
 
-static cudaGraph_t captured()
+/* The layers in a range, captured into a new graph or into `graph`. */
+static cudaGraph_t captured(const char *range = "model", cudaGraph_t graph = nullptr)
 {
-    cudaGraph_t graph;
     bool forks = strcmp(mode, "streams") == 0;
-    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-    nvtxRangePushA("model");
+    if (graph == nullptr)
+        CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    else
+        CHECK(cudaStreamBeginCaptureToGraph(stream, graph, nullptr, nullptr, 0, cudaStreamCaptureModeThreadLocal));
+    nvtxRangePushA(range);
     layer<0>(stream);
     if (forks) {
         CHECK(cudaEventRecord(forked, stream));
@@ -93,13 +97,49 @@ int main(int, char **arguments)
         CHECK(cudaGraphDestroy(graph));
         graph = clone;
     }
-    if (strcmp(mode, "child") == 0) {
-        cudaGraphNode_t node;
-        cudaGraph_t child = captured();
+    cudaGraphNode_t node;
+    if (strcmp(mode, "child") == 0 || strcmp(mode, "swapped") == 0) {
+        cudaGraph_t child = captured("child");
         CHECK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, child));
+        CHECK(cudaGraphDestroy(child));
+    }
+    if (strcmp(mode, "children") == 0) {
+        cudaGraph_t first = captured("first"), second = captured("second"), third = captured("third");
+        CHECK(cudaGraphAddChildGraphNode(&node, first, nullptr, 0, third));
+        CHECK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, first));
+        CHECK(cudaGraphAddChildGraphNode(&node, graph, nullptr, 0, second));
+        for (cudaGraph_t child : {first, second, third})
+            CHECK(cudaGraphDestroy(child));
+    }
+    if (strcmp(mode, "conditional") == 0) {
+        cudaGraphConditionalHandle handle;
+        CHECK(cudaGraphConditionalHandleCreate(&handle, graph, 1, cudaGraphCondAssignDefault));
+        cudaGraphNodeParams params = {};
+        params.type = cudaGraphNodeTypeConditional;
+        params.conditional.handle = handle;
+        params.conditional.type = cudaGraphCondTypeIf;
+        params.conditional.size = 1;
+#if CUDART_VERSION >= 13000
+        CHECK(cudaGraphAddNode(&node, graph, nullptr, nullptr, 0, &params));
+#else
+        CHECK(cudaGraphAddNode(&node, graph, nullptr, 0, &params));
+#endif
+        captured("body", params.conditional.phGraph_out[0]);
+    }
+    if (strcmp(mode, "explicit") == 0) {
+        void *arguments[] = {&word};
+        cudaKernelNodeParams params = {};
+        params.func = (void *)of_sample;
+        params.gridDim = params.blockDim = dim3(1);
+        params.kernelParams = arguments;
+        nvtxRangePushA("added");
+        CHECK(cudaGraphAddKernelNode(&node, graph, nullptr, 0, &params));
+        nvtxRangePop();
     }
     cudaGraphExec_t ready;
     CHECK(cudaGraphInstantiate(&ready, graph, 0));
+    if (strcmp(mode, "swapped") == 0)
+        CHECK(cudaGraphExecChildGraphNodeSetParams(ready, node, captured("other")));
     if (strcmp(mode, "update") == 0) {
         cudaGraphExecUpdateResultInfo info;
         CHECK(cudaGraphExecUpdate(ready, captured(), &info));

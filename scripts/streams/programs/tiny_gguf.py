@@ -1,9 +1,9 @@
-"""Writes a small Llama with random weights and no vocabulary as a GGUF file: tiny_gguf.py FILE."""
+"""Writes a small Llama with random weights and no vocabulary as a GGUF file: tiny_gguf.py FILE [LAYERS]."""
 import random
 import struct
 import sys
 
-LAYERS, WIDTH, FEED_FORWARD, HEADS, KV_HEADS, VOCABULARY = 4, 256, 512, 8, 4, 4096
+WIDTH, FEED_FORWARD, HEADS, KV_HEADS, VOCABULARY = 256, 512, 8, 4, 4096
 KV_WIDTH = WIDTH // HEADS * KV_HEADS
 # Types of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 UINT32, FLOAT32, STRING = 4, 6, 8
@@ -20,11 +20,11 @@ def key_value(key, kind, value):
     return string(key) + struct.pack("<I", kind) + body
 
 
-def tensors():
+def tensors(layers):
     yield "token_embd.weight", (WIDTH, VOCABULARY)
     yield "output_norm.weight", (WIDTH,)
     yield "output.weight", (WIDTH, VOCABULARY)
-    for layer in range(LAYERS):
+    for layer in range(layers):
         for name, shape in {
             "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, KV_WIDTH), "attn_v": (WIDTH, KV_WIDTH),
             "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,), "ffn_gate": (WIDTH, FEED_FORWARD),
@@ -42,18 +42,18 @@ def data(shape, random_halves):
     return F16, b"".join(random.choice(random_halves) for _ in range(count // 256))
 
 
-def main(path):
+def main(path, layers=4):
     random.seed(0)
     pieces = [struct.pack("<256e", *(random.gauss(0, 1 / 16) for _ in range(256))) for _ in range(512)]
     values = [
         ("general.architecture", STRING, "llama"), ("general.name", STRING, "tiny"),
-        ("llama.block_count", UINT32, LAYERS), ("llama.context_length", UINT32, 2048),
+        ("llama.block_count", UINT32, layers), ("llama.context_length", UINT32, 2048),
         ("llama.embedding_length", UINT32, WIDTH), ("llama.feed_forward_length", UINT32, FEED_FORWARD),
         ("llama.attention.head_count", UINT32, HEADS), ("llama.attention.head_count_kv", UINT32, KV_HEADS),
         ("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5), ("llama.vocab_size", UINT32, VOCABULARY),
         ("llama.rope.dimension_count", UINT32, WIDTH // HEADS), ("tokenizer.ggml.model", STRING, "no_vocab"),
     ]
-    made = [(name, shape, *data(shape, pieces)) for name, shape in tensors()]
+    made = [(name, shape, *data(shape, pieces)) for name, shape in tensors(layers)]
     head = b"GGUF" + struct.pack("<IQQ", 3, len(made), len(values)) + b"".join(key_value(*value) for value in values)
     offset = 0
     for name, shape, kind, content in made:
@@ -65,4 +65,4 @@ def main(path):
             file.write(content.ljust(-(-len(content) // ALIGNMENT) * ALIGNMENT, b"\0"))
 
 
-main(sys.argv[1])
+main(sys.argv[1], *map(int, sys.argv[2:]))

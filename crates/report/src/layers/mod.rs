@@ -94,7 +94,7 @@ impl Why {
                     "the graph was not captured while layers were followed"
                 }
                 _ if code == GraphState::Nested as u8 => {
-                    "the graph has child graphs, conditional or empty nodes"
+                    "the graph has a node with graphs in it that are not known"
                 }
                 _ if code == GraphState::Unnamed as u8 => {
                     "the graph was made before layers were followed, or destroyed while kernels were taken"

@@ -1,0 +1,72 @@
+//! Nodes that the program adds to a graph itself, without a capture.
+
+use tllmprof_platform::{ids, peek};
+
+use crate::driver;
+use crate::graphs::{self, Made, Node};
+use crate::stack;
+
+/// Where `CUgraphNodeParams` of a conditional node has how many bodies it has, and the place of their handles.
+const TYPE: usize = 0;
+const BODIES: usize = 28;
+const PLACE: usize = 32;
+/// More bodies than this are none.
+const MOST_BODIES: u32 = 1024;
+
+/// A node was added to a graph. `params`: where the parameters of a node may lie, by the two ABIs of `cuGraphAddNode`.
+pub fn node_is_added(graph: usize, node: usize, params: [usize; 2]) {
+    let made = match driver::kind(node) {
+        Some(driver::KERNEL) => driver::kernel(node).map(Made::Kernel),
+        Some(driver::CONDITIONAL) => {
+            if let Some(bodies) = params.into_iter().find_map(bodies) {
+                graphs::encloses(graph, node, bodies);
+            }
+            Some(Made::Work)
+        }
+        Some(_) => Some(Made::Work),
+        None => None,
+    };
+    if let Some(made) = made {
+        add(graph, node, made);
+    }
+}
+
+/// A copy of a graph was added to another.
+pub fn child_is_added(graph: usize, node: usize, child: usize) {
+    if let Some(copy) = driver::child(node) {
+        graphs::cloned(copy, child);
+        graphs::encloses(graph, node, vec![copy]);
+    }
+    add(graph, node, Made::Work);
+}
+
+fn add(graph: usize, node: usize, made: Made) {
+    if let Some(scope) = stack::with(|open| open.scope()) {
+        graphs::made(graph, node, Node::Seen { scope, made });
+    }
+}
+
+/// The bodies of a conditional node, if its parameters lie here.
+fn bodies(params: usize) -> Option<Vec<usize>> {
+    let mut read = [0; PLACE + 8];
+    read_at(params, &mut read)?;
+    let number = |at: usize| read[at..at + 4].try_into().map(u32::from_ne_bytes).ok();
+    let count = number(BODIES).filter(|count| (1..=MOST_BODIES).contains(count))?;
+    if number(TYPE)? != driver::CONDITIONAL as u32 {
+        return None;
+    }
+    let place = usize::from_ne_bytes(read[PLACE..].try_into().ok()?);
+    let mut handles = vec![0; count as usize * 8];
+    read_at(place, &mut handles)?;
+    let bodies = handles.chunks_exact(8).map(|handle| handle.try_into());
+    bodies
+        .map(|handle| handle.map(usize::from_ne_bytes).ok())
+        .collect()
+}
+
+/// Reads memory that may not be there.
+fn read_at(address: usize, into: &mut [u8]) -> Option<()> {
+    let length = into.len();
+    let span = peek::Span { address, length };
+    (peek::read(ids::process(), &[span], into) == Ok(length)).then_some(())
+}
