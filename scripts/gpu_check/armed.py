@@ -50,7 +50,7 @@ def judge(values):
     return f"{mean:.4f} ({least:.4f}–{most:.4f}) in {len(values)} starts", True if least >= AIM else False if most < AIM else None
 
 
-def measured(bench, report, loop):
+def measured(bench, report, loop, ways=ways):
     # All on one core, which is always as fast as itself.
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
@@ -66,6 +66,14 @@ def measured(bench, report, loop):
         report.check(f"{loop.text}: {name}", f"{got}; {plain / 1000:.2f} us without", ok if name != "again" else None)
 
 
+def ways_of_layers(folder):
+    """As `ways`: the graphs are captured with layers on, and replayed with all windows behind them."""
+    def passed(**more):
+        return dict(throughput.closed("cudaGraphLaunch"), TLLMPROF_TRACE=os.path.join(folder, "layers-%p.tllmprof"), TLLMPROF_KERNELS=20, **more)
+
+    return (("without", None), ("again", None), ("kernels", passed()), ("kernels and layers", passed(TLLMPROF_LAYERS=1)))
+
+
 def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
@@ -74,4 +82,7 @@ def table(bench, cuda, log):
             report.check(loop.text, f"skipped: {loop.program.missing}", None)
         else:
             report.guarded(measured, bench, loop)
+    replays = throughput.Loop(bench.programs["torch_graph"], "decode", "torch: graph of 20 kernels, replayed", ("--decode",), 5)
+    if not replays.program.missing:
+        report.guarded(measured, bench, replays, ways_of_layers)
     return report.page(*TITLE)

@@ -16,6 +16,7 @@ from . import child
 from .inside import interval
 from .kernels import Report
 from .record_file import process_of
+from .router_ranks import free_port
 from .throughput import Block
 
 NAME = "attach"
@@ -217,7 +218,7 @@ def check_engine(bench, report, own, run):
     """The same of an engine's server (engines.py) under its load: the process that makes its steps."""
     what, folder = f"{own.name}, {run.label}", private()
     truth = os.path.join(folder, "truth")
-    more = dict(run.variables, ROUNDS=ENGINE_ROUNDS, TRUTH_FILE=truth, LOG=f"{folder}/log")
+    more = dict(run.variables, ROUNDS=ENGINE_ROUNDS, TRUTH_FILE=truth, LOG=f"{folder}/log", PORT=free_port())
     with open(f"{folder}/out", "w") as out:
         driver = subprocess.Popen(own.words(run), env=own.variables(**more), stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=own.own,
                                   start_new_session=True)

@@ -15,12 +15,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from . import child, nsys
 from .inside import interval
 from .kernels import Report
 from .record_file import process_of
 
 NAME = "captures"
 MANY, STEPS = 100, 5
+PROFILED = 20
 # The first iteration of a window, at most so many after the count when the request was confirmed.
 SOON = 2
 # A capture delays no step by more.
@@ -177,6 +179,39 @@ def check_loop(bench, report, name, rule, steps):
     return shutil.rmtree(folder)
 
 
+def check_profiler(bench, report, name, rule, steps):
+    """A capture with `--profiler` starts nsys, which waits for it, and stops it."""
+    program = bench.programs[name]
+    what = f"{name}, nsys waits"
+    if program.missing:
+        return report.check(what, program.missing, None)
+    folder, base = private(), nsys.report_base(bench.folder, f"captures-profiler-{name}")
+    variables = bench.variables(**{**settings(bench, folder), "TLLMPROF_STEP": rule})
+    with open(f"{folder}/said", "w+") as said:
+        running = subprocess.Popen([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", bench.graph_trace), *program.words(steps)],
+                                   env=variables, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        try:
+            pid = busiest(folder).status()["pid"]
+            asked = child.run([bench.command, "capture", str(pid), "--steps", str(PROFILED), "--profiler"],
+                              bench.variables(TLLMPROF_CONTROL=folder), PATIENCE)
+            time.sleep(5)
+        finally:
+            os.kill(pid, signal.SIGKILL)
+            try:
+                status = running.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(running.pid, signal.SIGKILL)
+                status = "time-out"
+        said.seek(0)
+        found = nsys.read(bench.nsys, base, child.Ended(status, said.read(), ""))
+    held = [[one.text for one in trace.ranges if one.text.startswith("iteration ")] for trace in found]
+    numbers = [int(text.split()[1]) for text in held[0]] if held else []
+    in_a_row = numbers == list(range(numbers[0], numbers[0] + PROFILED)) if numbers else False
+    report.check(what, f"status {asked.status}; {[len(one) for one in held]} ranges of iterations in nsys's reports, {PROFILED} wanted"
+                 f"{', in a row' if in_a_row else f': {numbers[:4]}'}", asked.status == 0 and len(held) == 1 and in_a_row)
+    return shutil.rmtree(folder)
+
+
 def check_engine(bench, report, own, run):
     """The same of an engine (engines.py), which goes on under its load meanwhile."""
     from .engines import largest, unlike_facts
@@ -204,4 +239,5 @@ def table(bench, _cuda, log):
     report = Report(NAME, log)
     for loop in LOOPS:
         report.guarded(check_loop, bench, *loop)
+    report.guarded(check_profiler, bench, *LOOPS[0])
     return report.page(*TITLE)

@@ -21,6 +21,7 @@ from . import arrivals, attach, busy, captures, child, inside, layers, ledger, n
 from .kernels import Report
 from .programs import ROOT
 from .record_file import process_of
+from .router_ranks import free_port
 
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
@@ -265,7 +266,7 @@ class Bench:
     def made(self, run, label, settings=None, wrap=(), **variables):
         """Runs it; `settings`: variables of the library, in the server's own process where it is one."""
         truth = os.path.join(self.own, f"truth-{self.name}-{run.label}-{label}".replace(" ", "-"))
-        more = dict(run.variables, **variables, TRUTH_FILE=truth, LOG=truth + "-log")
+        more = dict(run.variables, **variables, TRUTH_FILE=truth, LOG=truth + "-log", PORT=free_port())
         if settings and run.is_server:
             more["WRAP"] = " ".join(f"{name}={value}" for name, value in settings.items())
         else:

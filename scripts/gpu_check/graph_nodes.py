@@ -61,7 +61,7 @@ def behind(made):
     return sorted(made, key=place)
 
 
-def deep(made, graph="root"):
+def deep(made, graph):
     """The nodes of a graph, and then those of each graph in it with what is in that."""
     order = sorted((node for node in made if node.graph == graph), key=lambda node: node.index)
     return order + [inner for node in order if node.kind in CONTAINERS for inner in deep(made, f"{graph}/{node.index}")]
@@ -70,7 +70,7 @@ def deep(made, graph="root"):
 def by_root(made):
     """The nodes of each graph that is in no other, with those in it: threads have made a graph each."""
     roots = dict.fromkeys(node.graph.split("/")[0] for node in made)
-    return [[node for node in made if node.graph.split("/")[0] == root] for root in roots]
+    return {root: [node for node in made if node.graph.split("/")[0] == root] for root in roots}
 
 
 def numbered(order):
@@ -78,14 +78,14 @@ def numbered(order):
 
 
 # The first is what the library goes by (crates/scopes/src/graphs.rs).
-RULE = "level by level"
+RULE = "graph by graph"
 RULES = {
-    RULE: lambda made: {name: at for graphs in by_root(made) for name, at in numbered(behind(graphs)).items()},
+    RULE: lambda made: {name: at for root, nodes in by_root(made).items() for name, at in numbered(deep(nodes, root)).items()},
     "its place in its own graph": lambda made: {node.name: node.index for node in made},
     "the order in which all nodes were made": numbered,
     "graphs in the place of their nodes, which count": lambda made: numbered(within(made)),
     "graphs in the place of their nodes, which do not count": lambda made: numbered(within(made, counts_container=False)),
-    "graph by graph": lambda made: numbered(deep(made)),
+    "level by level": lambda made: numbered(behind(made)),
 }
 
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from doc_commands import main as documentation
 
 from . import (armed, attach, busy, calls, captures, child, consumers, diagnosis, engine_router, engines, host, inside, kernels, layers, programs, record, records,
-               suites, throughput)
+               sampled, suites, throughput)
 from .checks import Bench, Row
 from .plan import all_checks
 
@@ -134,7 +134,7 @@ def main(doc):
         table = programs.all_programs("", {})
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
-        print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, captures.NAME, attach.NAME, inside.NAME, armed.NAME] + [f"suite {name}" for name in suites.NAMES] +
+        print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, captures.NAME, attach.NAME, inside.NAME, armed.NAME, sampled.NAME] + [f"suite {name}" for name in suites.NAMES] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
@@ -162,7 +162,7 @@ def main(doc):
         wants_suites = [name for name in suites.NAMES if given.suites and (
             wants(given, f"suite {name}"))]
         packed = [name for name in given.engine if name != LLAMA]
-        parts = [part for part in (consumers, kernels, layers, diagnosis, busy, captures, attach, *(() if given.no_throughput else (inside, armed)))
+        parts = [part for part in (consumers, kernels, layers, diagnosis, busy, captures, attach, *(() if given.no_throughput else (inside, armed, sampled)))
                  if wants(given, part.NAME)]
         if not (packed or given.records or given.docs or checks or loops or recorded or parts or wants_suites
                 or wanted(given, calls.NAME)):

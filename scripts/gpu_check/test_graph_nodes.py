@@ -34,10 +34,10 @@ class Numbers(unittest.TestCase):
         return graph_nodes.fitting(made, kernels)
 
     def test_each_rule_differs_from_the_others(self):
-        levels, own, order, inside, without, deep = graph_nodes.RULES
+        deep, own, order, inside, without, levels = graph_nodes.RULES
         for rules, numbers in (([own], dict(k0=0, k1=1, k2=0, k3=2)), ([order], dict(k0=0, k1=1, k2=2, k3=4)),
                                ([inside], dict(k2=0, k0=2, k1=3, k3=4)), ([without], dict(k2=0, k0=1, k1=2, k3=3)),
-                               ([levels, deep], dict(k2=0, k3=2, k0=3, k1=4))):
+                               ([deep, levels], dict(k2=0, k3=2, k0=3, k1=4))):
             self.assertEqual(self.fits(CHILD + ran(**numbers)), rules)
         for rule, numbers in ((levels, dict(k2=0, k3=2, k0=4, k1=5, k4=8, k5=7)), (deep, dict(k2=0, k3=2, k0=4, k1=5, k4=7, k5=8))):
             self.assertEqual(self.fits(DEEP + ran(**numbers)), [rule])

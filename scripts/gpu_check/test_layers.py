@@ -57,9 +57,12 @@ class Layers(unittest.TestCase):
         self.assertEqual(layers.unlike_eager(eager, {"M/l.(0 + 2.norm)": 2, "M/tail": 1}), "2 are no modules: ['M/l.2.norm', 'M/tail']")
 
     def test_modules_with_other_kernels_in_a_graph(self):
-        self.assertIsNone(layers.unlike({"a": 2, "b": 1}, {"b": 1, "a": 2}))
-        self.assertIn("b: 1 eagerly, 2 in the graph", layers.unlike({"a": 2, "b": 1}, {"a": 2, "b": 2}))
-        self.assertIn("c: 0 eagerly, 1 in the graph", layers.unlike({"a": 2}, {"a": 2, "c": 1}))
+        kernel = lambda scope, name: dict(cat="kernel", name=name, args=dict(scope=scope))  # noqa: E731
+        eager = layers.kernels_in_modules([kernel("a", "k")] * 40 + [kernel("b", "k")] * 20 + [dict(cat="gpu", name="k")])
+        graph = [kernel("b", "k")] * 20 + [kernel("a", "k")] * 40
+        self.assertIsNone(layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "memcpy32_post")] * 20)))
+        self.assertIn("b, k: 1 a step eagerly, 2 in the graph", layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "k")] * 20)))
+        self.assertIn("b, other: 0 a step eagerly, 1 in the graph", layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "other")] * 20)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 /* Graphs: their nodes, how they are copied and made executable, and what runs of them.
  *
- * Nodes are numbered in the order in which they were made, those of graphs in nodes behind those of the graph around them, level by
- * level. An executable graph has a number of its own, and CUPTI gets that number and the node's: as on an H200 with driver 580. */
+ * Nodes are numbered in the order in which they were made, behind those of a graph come those of each graph in its
+ * nodes, with all that is in it. An executable graph has a number of its own, and CUPTI gets that number and the node's: as on an H200 with driver 580. */
 #include "driver.h"
 
 #include <stdatomic.h>
@@ -98,6 +98,8 @@ CUresult cuGraphClone(CUgraph *clone, CUgraph original)
 
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
 {
+    if (nodes != NULL && *count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
     driver_lock();
     for (size_t i = 0; nodes != NULL && i < *count; i++)
         nodes[i] = i < graph->count ? (CUgraphNode)graph->nodes[i] : NULL;
@@ -299,48 +301,42 @@ static unsigned int shifted(size_t node)
     return (unsigned int)node + (shift != NULL ? (unsigned int)atoi(shift) : 0);
 }
 
-/* The graphs in a graph, level by level, with the number of the first node of each. */
-struct levels {
+/* The graphs in a graph, with the number of the first node of each. */
+struct inner {
     CUgraph graphs[64];
     size_t firsts[64], count;
 };
 
-static void put(struct levels *levels, CUgraph graph)
+static void put(struct inner *inner, CUgraph graph)
 {
-    size_t last = levels->count - 1;
-    if (graph == NULL || levels->count == 64)
+    if (graph == NULL || inner->count == 64)
         return;
-    levels->graphs[levels->count] = graph;
-    levels->firsts[levels->count++] = levels->firsts[last] + levels->graphs[last]->count;
+    size_t at = inner->count++;
+    inner->graphs[at] = graph;
+    if (at > 0)
+        inner->firsts[at] = inner->firsts[at - 1] + inner->graphs[at - 1]->count;
+    for (size_t i = 0; i < graph->count; i++) {
+        put(inner, graph->nodes[i]->child);
+        put(inner, graph->nodes[i]->otherwise);
+    }
 }
 
-static struct levels levels_of(CUgraph graph)
-{
-    struct levels levels = {.graphs = {graph}, .count = 1};
-    for (size_t at = 0; at < levels.count; at++)
-        for (size_t i = 0; i < levels.graphs[at]->count; i++) {
-            put(&levels, levels.graphs[at]->nodes[i]->child);
-            put(&levels, levels.graphs[at]->nodes[i]->otherwise);
-        }
-    return levels;
-}
-
-static CUresult run(CUgraph graph, const struct levels *levels, unsigned int exec, CUstream stream)
+static CUresult run(CUgraph graph, const struct inner *inner, unsigned int exec, CUstream stream)
 {
     CUresult result = CUDA_SUCCESS;
     size_t at = 0;
     if (graph == NULL)
         return result;
-    while (levels->graphs[at] != graph)
+    while (inner->graphs[at] != graph)
         at++;
     for (size_t i = 0; i < graph->count && result == CUDA_SUCCESS; i++) {
         const struct node *node = graph->nodes[i];
         if (node->kind == CHILD_NODE || (node->kind == CONDITIONAL_NODE && node->condition != 0))
-            result = run(node->child, levels, exec, stream);
+            result = run(node->child, inner, exec, stream);
         else if (node->kind == CONDITIONAL_NODE)
-            result = run(node->otherwise, levels, exec, stream);
+            result = run(node->otherwise, inner, exec, stream);
         else if (node->kind != EMPTY_NODE)
-            result = submit(stream, *node, exec, shifted(levels->firsts[at] + i));
+            result = submit(stream, *node, exec, shifted(inner->firsts[at] + i));
     }
     return result;
 }
@@ -354,8 +350,9 @@ static CUresult launch_graph(const char *function, CUgraphExec exec, CUstream st
         result = CUDA_ERROR_INVALID_HANDLE;
     pass_call();
     if (result == CUDA_SUCCESS) {
-        struct levels levels = levels_of(&exec->graph);
-        result = run(&exec->graph, &levels, exec->number, stream);
+        struct inner inner = {0};
+        put(&inner, &exec->graph);
+        result = run(&exec->graph, &inner, exec->number, stream);
     }
     driver_unlock();
     return call_end(function, result);

@@ -232,6 +232,10 @@ fn nodes(graph: usize) -> Option<Vec<usize>> {
     if count(handle(graph), None, &mut nodes) != 0 {
         return None;
     }
+    if nodes == 0 {
+        // To ask for none is an error.
+        return Some(Vec::new());
+    }
     let mut handles = vec![null_mut(); nodes];
     // The same function, with room for handles: what the safe type above has no word for.
     let address = count as *mut c_void;

@@ -67,8 +67,8 @@ impl Node {
     }
 }
 
-/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, and those of the graphs in its nodes behind them,
-/// level by level (seen on an H200, driver 580, CUDA 13.0).
+/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, and behind them those of each graph in its
+/// nodes, with what is in that (seen on an H200, driver 580, CUDA 13.0).
 #[derive(Debug)]
 pub struct Captured {
     /// The number that the record has it by; 0 before it has one.
@@ -78,7 +78,6 @@ pub struct Captured {
     pub total: usize,
     /// How many of these are its own.
     own: usize,
-    inner: Vec<Arc<Captured>>,
     /// Of the functions of its kernels, by their handles, the hashes of their names, as far as the driver gives them.
     pub names: HashMap<usize, u64>,
     /// The [`paths::stamp`] of where its nodes were written last.
@@ -87,25 +86,21 @@ pub struct Captured {
 
 impl Captured {
     /// A graph with `own` nodes of its own, of which `nodes` are known, and the graphs in them.
-    pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: Vec<Arc<Self>>) -> Self {
+    pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
         if !inner.is_empty() {
             nodes.resize(own, Node::Unseen);
         }
-        let (mut total, mut level) = (own, inner.clone());
-        while !level.is_empty() {
-            for graph in &level {
-                nodes.extend_from_slice(graph.own_nodes());
-                total += graph.own;
-                nodes.resize(total, Node::Unseen);
-            }
-            level = level.iter().flat_map(|graph| graph.inner.clone()).collect();
+        let mut total = own;
+        for graph in inner {
+            nodes.extend_from_slice(&graph.nodes);
+            total += graph.total;
+            nodes.resize(total, Node::Unseen);
         }
         Self {
             number,
             nodes,
             total,
             own,
-            inner,
             names: HashMap::new(),
             written: AtomicU64::new(0),
         }
@@ -288,7 +283,7 @@ pub fn updated(exec: usize, graph: usize) {
         let id = known.id;
         let of = match (&known.of, new) {
             (Of::Captured(old), Of::Captured(new)) => match merged(old, &new) {
-                Some(nodes) => graphs.number(nodes, new.total, Vec::new()),
+                Some(nodes) => graphs.number(nodes, new.total, &[]),
                 None => Of::Not(GraphState::Changed),
             },
             _ => Of::Not(GraphState::Changed),
@@ -542,9 +537,9 @@ impl Graphs {
             return Of::Captured(captured.clone());
         }
         let nodes = nodes.into_owned();
-        let inner: Result<_, _> = shape.inner.iter().map(|inner| self.within(inner)).collect();
+        let inner: Result<Vec<_>, _> = shape.inner.iter().map(|inner| self.within(inner)).collect();
         let of = match inner {
-            Ok(inner) => self.number(nodes, shape.nodes.len(), inner),
+            Ok(inner) => self.number(nodes, shape.nodes.len(), &inner),
             Err(why) => return Of::Not(why),
         };
         if let (Of::Captured(captured), Some(graph)) = (&of, self.graphs.get_mut(&handle)) {
@@ -560,21 +555,21 @@ impl Graphs {
             Of::Captured(captured) => Ok(captured),
             // None of its nodes was seen; those around it were.
             Of::Not(GraphState::NotCaptured) => {
-                let inner_of: Result<_, _> = inner
+                let inner_of: Result<Vec<_>, _> = inner
                     .shape
                     .inner
                     .iter()
                     .map(|inner| self.within(inner))
                     .collect();
                 let own = inner.shape.nodes.len();
-                Ok(Arc::new(Captured::new(0, Vec::new(), own, inner_of?)))
+                Ok(Arc::new(Captured::new(0, Vec::new(), own, &inner_of?)))
             }
             Of::Not(why) => Err(why),
         }
     }
 
     /// A captured graph of these nodes, with a number of its own.
-    fn number(&mut self, nodes: Vec<Node>, own: usize, inner: Vec<Arc<Captured>>) -> Of {
+    fn number(&mut self, nodes: Vec<Node>, own: usize, inner: &[Arc<Captured>]) -> Of {
         if self.last >= MOST_GRAPHS {
             return Of::Not(GraphState::TooMany);
         }

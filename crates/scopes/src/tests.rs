@@ -240,7 +240,7 @@ fn what_is_made_of_a_graph_is_known_where_its_nodes_are() {
     crate::graph_is_destroyed(0x10);
 }
 
-/// Level by level, and those that nobody has seen in their places.
+/// Those that nobody has seen are in their places.
 #[test]
 fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let _alone = GRAPHS.lock().unwrap();
@@ -281,9 +281,9 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
         None,
         Some(2),
         None,
+        Some(4),
         Some(3),
         None,
-        Some(4),
         None,
     ];
     let of = |handle, shape: &Shape| {
@@ -329,7 +329,7 @@ fn there_is_room_for_so_many_nodes() {
 
 /// A graph of these nodes and one more, whose functions of even numbers have names.
 fn captured(nodes: &[Node]) -> Captured {
-    let mut captured = Captured::new(1, nodes.to_vec(), nodes.len() + 1, Vec::new());
+    let mut captured = Captured::new(1, nodes.to_vec(), nodes.len() + 1, &[]);
     captured.names = HashMap::from([(2, 200), (4, 400)]);
     captured
 }

@@ -1,0 +1,75 @@
+"""Kernels in samples (`--kernels=20@10s`): what each sample costs the program, by its own clock, and what is left behind it."""
+import array
+import os
+import statistics
+
+from . import child
+from .kernels import Report
+from .record_file import process_of
+
+NAME = "sampled"
+SAMPLE, PERIOD, SECONDS = 20, 10, 50
+# Of a program that is sampled once a minute, and of steps between two samples.
+MOST, LEFT = 0.003, 0.001
+# A step that takes so many times the median is one of those that a sample makes slow.
+SLOW = 1.02
+STATUS = 3  # loop.cu's own
+TITLE = ("## Sampled kernels", "", f"Kernels of {SAMPLE} steps, once in each {PERIOD} s of {SECONDS}. *Lost*: what slow steps take more than the median "
+         f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps between samples against those "
+         f"before the first one, at most {LEFT:.1%} slower.")
+LOOPS = (("graph of 20 kernels, 1 more, 1 wait", ("--decode",), 2000), ("150 kernels, 1 wait", ("--waits", "1", "--launches", "150"), 2500))
+
+
+def times(bench, program, words, steps, path, variables):
+    ended = child.run([*program.command, "--steps", str(steps), *words, "--times", path], variables, 3 * SECONDS)
+    if ended.status != STATUS:
+        raise RuntimeError(ended.why())
+    began = array.array("q")
+    with open(path, "rb") as file:
+        began.frombytes(file.read())
+    return [later - one for one, later in zip(began, began[1:])]
+
+
+def lost(ns):
+    """What slow steps take more than the median, in ns."""
+    median = statistics.median(ns)
+    return sum(one - median for one in ns if one > SLOW * median)
+
+
+def between(ns, slow_ns):
+    """The median of the steps behind the first sample ÷ that of those before it; a sample is where a step takes `slow_ns`."""
+    first = next((at for at, one in enumerate(ns) if one > slow_ns), None)
+    if first is None or first < 1000:
+        return None
+    return statistics.median(ns[first + 1000:]) / statistics.median(ns[:first])
+
+
+def measured(bench, report, label, words, a_second):
+    program, base = bench.programs["loop-static"], os.path.join(bench.folder, f"sampled-{len(label)}")
+    if program.missing:
+        return report.check(label, program.missing, None)
+    steps = SECONDS * a_second
+    plain = times(bench, program, words, steps, f"{base}-plain", bench.variables())
+    sampled = times(bench, program, words, steps, f"{base}-sampled", bench.preloaded(
+        TLLM_PROFILE_START_STOP="none", TLLMPROF_STEP="cudaGraphLaunch" if "--decode" in words else "cudaStreamSynchronize",
+        TLLMPROF_TRACE=f"{base}.tllmprof", TLLMPROF_KERNELS=f"{SAMPLE}@{PERIOD}s"))
+    process = process_of(bench.command, f"{base}.tllmprof")
+    samples = (process["kernel_window"] or {}).get("samples") or 0
+    taken = process["kernel_window"]["iterations"] if samples else 0
+    per_second = lost(plain) / (sum(plain) / 1e9)
+    a_sample = (lost(sampled) - per_second * sum(sampled) / 1e9) / max(1, samples)
+    share, ratio = a_sample / 60e9, between(sampled, 10 * statistics.median(sampled))
+    report.check(f"{label}: lost", f"{a_sample / 1e6:.1f} ms a sample, {share:.3%} of a minute; {samples} samples, {taken} steps", samples >= 3 and
+                 taken == samples * SAMPLE and share <= MOST)
+    return report.check(f"{label}: between", f"{ratio:.4f}" if ratio else "no steps before a sample", ratio <= 1 + LEFT if ratio else None)
+
+
+def table(bench, _cuda, log):
+    """(lines of the page, how many were as wanted, how many were not)."""
+    report = Report(NAME, log)
+    if not bench.command:
+        report.check(NAME, "skipped: no tllmprof command built", None)
+        return report.page(*TITLE)
+    for loop in LOOPS:
+        report.guarded(measured, bench, *loop)
+    return report.page(*TITLE)
