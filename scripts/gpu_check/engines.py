@@ -119,7 +119,9 @@ ENGINES = {
             variables=dict(LONG, ROUNDS=36)),
         *(Run(f"tensor parallel {ranks}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="ranks",
               variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in (2, 4)),
-        Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers", variables=LONG),
+        # A graph from the engine's cache has no modules (docs/layers.md).
+        Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
+            variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
         # In one process, which ends by itself: the library's last line is about the routers.

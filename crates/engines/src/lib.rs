@@ -1,7 +1,7 @@
 //! The inference engines that tllmprof knows.
 //!
 //! Data, and the questions that it answers: which engine is in a process, what counts its steps,
-//! where these hold what is in a batch, which steps are for nobody, which are a draft's, which of its functions are marked with ranges, in which
+//! where these hold what is in a batch, which steps are for nobody, which are a draft's, which of its functions are marked with ranges, which are scopes, in which
 //! it waits for requests, and which replica and which groups a process belongs to.
 
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ mod engines;
 mod groups;
 mod idle;
 mod replicas;
+mod scopes;
 
 pub use batch::Batch;
 pub use drafts::{DRAFTS, Draft};
@@ -25,3 +26,4 @@ pub use engines::{
 pub use groups::{DESCRIBED_GROUPS, ENGINE_GROUPS, EngineGroups, GROUPS};
 pub use idle::{IDLE_SLEEPS, IDLE_WAITS, IdleSleep, IdleWait, is_idle_wait, sleeps_for_requests};
 pub use replicas::{From, Place, REPLICAS, Replicas};
+pub use scopes::{SCOPES, Scopes};

@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{PyFunction, Settings, Step};
-use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, api_functions};
+use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, SCOPES, Scopes, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use crate::spans::{Function, StepOf};
@@ -75,8 +75,8 @@ pub enum Found {
 /// ranges is asked later.
 pub fn are_asked_for(settings: &Settings) -> bool {
     let listens = settings.nvtx || settings.trace.is_some();
-    let ranges = listens && (settings.llmapi || !settings.py_ranges.is_empty());
-    ranges || counts(settings) || settings.batch.is_some() && has_work(settings)
+    let asked = settings.llmapi || settings.layers || !settings.py_ranges.is_empty();
+    listens && asked || counts(settings) || settings.batch.is_some() && has_work(settings)
 }
 
 /// Whether Python functions may be steps.
@@ -178,6 +178,12 @@ fn collect(settings: &Settings, listens: bool) -> Vec<Module> {
     if listens {
         for function in &settings.py_ranges {
             add(function, By::Ranges, None, Kept::Calls);
+        }
+        // Scopes of what known engines launch besides the model.
+        for function in SCOPES.iter().flat_map(Scopes::functions) {
+            if let (true, Ok(function)) = (settings.layers, PyFunction::parse(&function)) {
+                add(&function, By::Engine, None, Kept::Calls);
+            }
         }
         for marked in api_functions().filter(|_| settings.llmapi) {
             if let Ok(function) = PyFunction::parse(&marked.to_string()) {
@@ -404,6 +410,25 @@ pub mod tests {
         assert_eq!(waits(true), IDLE_WAITS.len());
         let call = ("TLLMPROF_STEP", "cudaGraphLaunch");
         assert!(collect(&settings(&[WINDOW, call]), true).is_empty());
+    }
+
+    #[test]
+    fn known_engines_functions_are_scopes_where_layers_are_followed() {
+        let scopes = |asked: &[(&str, &str)], listens| {
+            let modules = collect(&settings(asked), listens);
+            let all: Vec<_> = SCOPES.iter().flat_map(Scopes::functions).collect();
+            names(&modules)
+                .into_iter()
+                .filter(|(name, by)| all.contains(name) && *by == By::Engine)
+                .count()
+        };
+        let all = SCOPES.iter().flat_map(Scopes::functions).count();
+        let layers = ("TLLMPROF_LAYERS", "1");
+        let call = ("TLLMPROF_STEP", "cudaGraphLaunch");
+        assert_eq!(scopes(&[WINDOW, layers], true), all);
+        assert_eq!(scopes(&[WINDOW, layers, call], true), all);
+        assert_eq!(scopes(&[WINDOW, layers, call], false), 0);
+        assert_eq!(scopes(&[WINDOW, call], true), 0);
     }
 
     #[test]

@@ -1,0 +1,60 @@
+//! Functions of known engines that launch work and are no modules of the model.
+//!
+//! Data only: where layers are followed (`TLLMPROF_LAYERS`), each is a scope. None of them calls the model.
+
+/// Functions of a module.
+#[derive(Clone, Copy, Debug)]
+pub struct Scopes {
+    pub module: &'static str,
+    pub qualnames: &'static [&'static str],
+    /// Package and version in which they were read.
+    pub source: &'static str,
+}
+
+pub const SCOPES: &[Scopes] = &[
+    Scopes {
+        module: "vllm.v1.worker.gpu.model_runner",
+        qualnames: &[
+            "GPUModelRunner.add_requests",
+            "GPUModelRunner.update_requests",
+            "GPUModelRunner.prepare_inputs",
+            "GPUModelRunner.prepare_attn",
+            "GPUModelRunner.sample",
+            "GPUModelRunner.postprocess_sampled",
+            "GPUModelRunner.postprocess_num_computed_tokens",
+        ],
+        source: "vllm 0.26.0: vllm/v1/worker/gpu/model_runner.py",
+    },
+    Scopes {
+        module: "vllm.v1.worker.gpu_model_runner",
+        qualnames: &[
+            "GPUModelRunner._update_states",
+            "GPUModelRunner._prepare_inputs",
+            "GPUModelRunner._preprocess",
+            "GPUModelRunner._sample",
+            "GPUModelRunner._bookkeeping_sync",
+        ],
+        source: "vllm 0.26.0: vllm/v1/worker/gpu_model_runner.py",
+    },
+    Scopes {
+        module: "sglang.srt.model_executor.model_runner",
+        qualnames: &["ModelRunner.sample"],
+        source: "sglang 0.5.16: python/sglang/srt/model_executor/model_runner.py",
+    },
+    Scopes {
+        module: "sglang.srt.managers.schedule_batch",
+        qualnames: &[
+            "ScheduleBatch.prepare_for_extend",
+            "ScheduleBatch.prepare_for_decode",
+        ],
+        source: "sglang 0.5.16: python/sglang/srt/managers/schedule_batch.py",
+    },
+];
+
+impl Scopes {
+    /// As `MODULE:QUALNAME`.
+    pub fn functions(&self) -> impl Iterator<Item = String> + '_ {
+        let names = self.qualnames.iter();
+        names.map(|name| format!("{}:{name}", self.module))
+    }
+}
