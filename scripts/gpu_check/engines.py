@@ -122,6 +122,10 @@ ENGINES = {
         # A graph from the engine's cache has no modules (docs/layers.md).
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
+        Run("layers, runner V1", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
+            variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1, VLLM_USE_V2_MODEL_RUNNER=0)),
+        Run("layers, piecewise graphs", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
+            variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1, GRAPHS="PIECEWISE")),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
         # In one process, which ends by itself: the library's last line is about the routers.

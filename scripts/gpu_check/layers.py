@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections import Counter
 
-from . import child, graph_nodes
+from . import child, graph_nodes, nsys
 from .kernels import Report
 from .programs import HERE, ROOT
-from .record_file import events, process_of
+from .record_file import events, output_of, process_of
 
 NAME = "layers"
 STEPS, WINDOW, TAKEN = 100, "20-79", 20
@@ -191,6 +191,21 @@ def check_engine_blocks(bench, report, own, run):
     return report.check(what, *judge_blocks(process, layers, layers))
 
 
+def check_nsys(bench, report, kind):
+    """The kernels of a graph that nsys has recorded get the layers that a record has of it, which was made without nsys."""
+    what, base = f"{kind}, graph, nsys", nsys.report_base(bench.folder, f"layers-{kind}")
+    record = os.path.join(bench.folder, f"layers-{kind}-graph.tllmprof")
+    words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, "graph", str(STEPS)]
+    ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, None, "node"), *words], bench.variables(), 240)
+    nsys.read(bench.nsys, base, ended)
+    shown = output_of(bench.command, "report", "--json", f"{base}.sqlite", "--scopes", record)["processes"][0]
+    recorded = process_of(bench.command, record)
+    each = sum(in_modules(recorded, "/")[0].values())
+    found = sum(row["kernels"] for row in shown["layers"] if "/" in row["name"])
+    unknown = {row["why"]: row["kernels"] for row in shown["layers_unknown"]}
+    return report.check(what, f"{found} kernels in modules, {each * STEPS:g} wanted: {each:g} a step; not known: {unknown}", found == each * STEPS > 0)
+
+
 def check_compiling(bench, report):
     """Kernels are taken while the model is compiled, with nothing cached, and no more when its graph is replayed."""
     words = [sys.executable, os.path.join(HERE, "layers_torch.py"), "llama", "late", str(STEPS)]
@@ -245,5 +260,6 @@ def table(bench, cuda, log):
     else:
         for kind in MODELS:
             report.guarded(check_model, bench, kind)
+        report.guarded(check_nsys, bench, MODELS[0])
         report.guarded(check_compiling, bench)
     return report.page(*TITLE)

@@ -1,4 +1,6 @@
-"""vllm_offline.py MODEL: vLLM's LLM.generate with weights made up. TP: GPUs that share the model."""
+"""vllm_offline.py MODEL: vLLM's LLM.generate with weights made up. TP: GPUs that share the model. GRAPHS: vLLM's
+cudagraph_mode."""
+import os
 import sys
 import time
 
@@ -19,7 +21,8 @@ def main():
 
     began = time.time()
     llm = LLM(model=sys.argv[1], load_format="dummy", max_model_len=1024, seed=0, gpu_memory_utilization=0.3,
-              enable_prefix_caching=False, tensor_parallel_size=env("TP", 1))
+              enable_prefix_caching=False, tensor_parallel_size=env("TP", 1),
+              **({"compilation_config": {"cudagraph_mode": os.environ["GRAPHS"]}} if "GRAPHS" in os.environ else {}))
     say("UP", version=vllm.__version__, seconds=time.time() - began)
 
     def params(count):
