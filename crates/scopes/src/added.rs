@@ -3,7 +3,8 @@
 use tllmprof_platform::{ids, peek};
 
 use crate::driver;
-use crate::graphs::{self, Made, Node};
+use crate::graphs;
+use crate::nodes::{Made, Node};
 use crate::stack;
 
 /// Where `CUgraphNodeParams` of a conditional node has how many bodies it has, and the place of their handles.
@@ -42,7 +43,7 @@ pub fn child_is_added(graph: usize, node: usize, child: usize) {
 
 fn add(graph: usize, node: usize, made: Made) {
     if let Some(scope) = stack::with(|open| open.scope()) {
-        graphs::made(graph, node, Node::Seen { scope, made });
+        graphs::made(graph, node, Node::seen(scope, made));
     }
 }
 

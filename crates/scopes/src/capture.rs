@@ -5,7 +5,8 @@
 //! one stream, is neither's.
 
 use crate::driver::{self, Stream};
-use crate::graphs::{self, Made, Node};
+use crate::graphs;
+use crate::nodes::{Made, Node};
 use crate::stack;
 
 /// The calling thread is about to launch a kernel, to copy or to set memory, while some stream is captured. `frame` distinguishes this call from others.
@@ -30,6 +31,6 @@ pub fn node_ends(frame: usize, handle: usize, per_thread: bool, made: Made, succ
         return;
     };
     if after.graph == before.graph && after.node != before.node && after.node != 0 {
-        graphs::made(after.graph, after.node, Node::Seen { scope, made });
+        graphs::made(after.graph, after.node, Node::seen(scope, made));
     }
 }

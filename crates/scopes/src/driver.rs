@@ -9,7 +9,7 @@ use tllmprof_platform::libcuda::functions;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Published;
 
-use crate::launch::Launch;
+use crate::nodes::Launch;
 
 type Handle = *mut c_void;
 

@@ -1,24 +1,20 @@
 //! Graphs, from the calls that make their nodes to what is launched of them.
 
-use core::hash::Hasher;
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::borrow::Cow;
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::hash::DefaultHasher;
 use std::sync::Arc;
 
-use tllmprof_platform::driver::Driver;
 use tllmprof_platform::lifecycle;
 use tllmprof_record::GraphState;
 use tllmprof_sync::{Guard, Lock};
 
 use crate::driver::{self, Inner, Shape};
-use crate::launch::Launch;
+use crate::nodes::{Captured, Node, Seen};
 use crate::paths;
 
-/// Nodes that are kept of all graphs together, 32 bytes each and up to 94 while they are captured, and graphs.
+/// Nodes that are kept of all graphs together, 32 bytes each and up to 60 while they are captured, and graphs.
 pub const MOST_NODES: usize = 1 << 20;
 const MOST_GRAPHS: u32 = (1 << 20) - 1;
 /// How long a call of the program's waits for what is known of graphs: it is locked for moments, and longer only where
@@ -33,106 +29,6 @@ lifecycle::global! {
     /// Something was not seen, as the lock was not to be had: all that is captured now is incomplete.
     #[fork(reset)]
     static MISSED: AtomicBool = AtomicBool::new(false);
-}
-
-/// A node of a captured graph.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Node {
-    /// No call that was seen made it.
-    Unseen,
-    Seen {
-        scope: u32,
-        made: Made,
-    },
-}
-
-/// What a call has made a node of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Made {
-    Kernel(Launch),
-    /// A copy, or memory that is set: the driver may run a kernel of its own for it.
-    Work,
-}
-
-impl Node {
-    /// The launch of a kernel.
-    pub const fn launch(&self) -> Option<Launch> {
-        match self {
-            Self::Seen {
-                made: Made::Kernel(launch),
-                ..
-            } => Some(*launch),
-            _ => None,
-        }
-    }
-}
-
-/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, and behind them those of each graph in its
-/// nodes, with what is in that (seen on an H200, driver 580, CUDA 13.0).
-#[derive(Debug)]
-pub struct Captured {
-    /// The number that the record has it by; 0 before it has one.
-    pub number: u32,
-    pub nodes: Vec<Node>,
-    /// How many nodes it has in all: those behind the last that was seen are not in `nodes`.
-    pub total: usize,
-    /// How many of these are its own.
-    own: usize,
-    /// Of the functions of its kernels, by their handles, the hashes of their names, as far as the driver gives them.
-    pub names: HashMap<usize, u64>,
-    /// The [`paths::stamp`] of where its nodes were written last.
-    pub written: AtomicU64,
-}
-
-impl Captured {
-    /// A graph with `own` nodes of its own, of which `nodes` are known, and the graphs in them.
-    pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
-        if !inner.is_empty() {
-            nodes.resize(own, Node::Unseen);
-        }
-        let mut total = own;
-        for graph in inner {
-            nodes.extend_from_slice(&graph.nodes);
-            total += graph.total;
-            nodes.resize(total, Node::Unseen);
-        }
-        Self {
-            number,
-            nodes,
-            total,
-            own,
-            names: HashMap::new(),
-            written: AtomicU64::new(0),
-        }
-    }
-
-    /// Its own nodes, up to the last that was seen.
-    fn own_nodes(&self) -> &[Node] {
-        self.nodes.get(..self.own).unwrap_or(&self.nodes)
-    }
-
-    /// Asks the driver for the names of the functions, while a graph keeps these.
-    fn learn_names(&mut self) {
-        let Some(driver) = Driver::get() else { return };
-        for node in &self.nodes {
-            let Some(launch) = node.launch() else {
-                continue;
-            };
-            if launch.function == 0 || self.names.contains_key(&launch.function) {
-                continue;
-            }
-            let hash = driver.with_kernel_name(launch.function as u64, name_hash);
-            self.names.extend(hash.map(|hash| (launch.function, hash)));
-        }
-    }
-}
-
-/// What names are compared by.
-#[must_use]
-pub fn name_hash(name: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(name);
-    hasher.finish()
 }
 
 /// A graph of the program's.
@@ -151,8 +47,18 @@ struct Graph {
 enum Nodes {
     /// Those that were seen, by the driver's handles. Their order is asked for when something is made of the graph: to ask for the number
     /// of nodes meanwhile takes the longer the more there are, 1.7 µs of 1000.
-    Seen(HashMap<usize, Node>),
+    Seen(Seen),
     InOrder(Arc<Captured>),
+}
+
+impl Nodes {
+    /// These, fit to be asked for handles.
+    fn settled(&mut self) -> &mut Self {
+        if let Self::Seen(seen) = self {
+            seen.settle();
+        }
+        self
+    }
 }
 
 /// An executable graph.
@@ -302,11 +208,9 @@ pub fn merged(old: &Captured, new: &Captured) -> Option<Vec<Node>> {
         return None;
     }
     let pairs = old.nodes.iter().zip(&new.nodes);
-    let both = pairs.map(|pair| match pair {
-        (Node::Seen { scope, .. }, Node::Seen { scope: now, made }) => Node::Seen {
-            scope: if scope == now { *now } else { paths::UNKNOWN },
-            made: *made,
-        },
+    let both = pairs.map(|(old, new)| match (old.scope(), new.scope()) {
+        (Some(scope), Some(now)) if scope == now => *new,
+        (Some(_), Some(_)) => new.within(paths::UNKNOWN),
         _ => Node::Unseen,
     });
     Some(both.collect())
@@ -393,7 +297,7 @@ impl Graphs {
         let seen: usize = graphs
             .clone()
             .map(|nodes| match nodes {
-                Nodes::Seen(seen) => seen.len(),
+                Nodes::Seen(seen) => seen.0.len(),
                 Nodes::InOrder(_) => 0,
             })
             .sum();
@@ -426,14 +330,11 @@ impl Graphs {
         if !graph.is_open {
             return false;
         }
-        match seen.entry(handle) {
-            // Two threads capture the same stream: either may have made it.
-            Entry::Occupied(mut known) => *known.get_mut() = Node::Unseen,
-            Entry::Vacant(_) if graph.is_full || self.nodes >= MOST_NODES => graph.is_full = true,
-            Entry::Vacant(place) => {
-                place.insert(node);
-                self.nodes += 1;
-            }
+        if graph.is_full || self.nodes >= MOST_NODES {
+            graph.is_full = true;
+        } else {
+            seen.add(handle, node);
+            self.nodes += 1;
         }
         true
     }
@@ -445,15 +346,18 @@ impl Graphs {
             return;
         };
         let inner = core::mem::take(&mut graph.inner);
-        let seen = match (shape, &graph.nodes) {
-            (Some(shape), Nodes::Seen(seen)) if shape.in_order(seen).is_some() => seen.clone(),
+        let seen = match (shape, graph.nodes.settled()) {
+            (Some(shape), Nodes::Seen(seen)) if shape.in_order(&seen.0).is_some() => {
+                core::mem::take(seen)
+            }
             (Some(shape), Nodes::InOrder(captured)) if shape.nodes.len() > captured.own => {
                 let known = shape.nodes.iter().zip(captured.own_nodes());
-                known.map(|(handle, node)| (*handle, *node)).collect()
+                let known: Vec<_> = known.map(|(handle, node)| (*handle, *node)).collect();
+                self.nodes += known.len();
+                Seen(known)
             }
-            _ => HashMap::new(),
+            _ => Seen::default(),
         };
-        self.nodes += seen.len();
         self.graphs.insert(
             handle,
             Graph {
@@ -475,7 +379,7 @@ impl Graphs {
             // Of one whose nodes are not known, the clone's are not.
             nodes: match of {
                 Of::Captured(captured) => Nodes::InOrder(captured),
-                Of::Not(_) => Nodes::Seen(HashMap::new()),
+                Of::Not(_) => Nodes::Seen(Seen::default()),
             },
             inner: Vec::new(),
             is_open: false,
@@ -486,9 +390,9 @@ impl Graphs {
 
     /// The nodes that are known of a graph.
     #[cfg(test)]
-    pub fn nodes_of(&self, graph: usize) -> Option<HashMap<usize, Node>> {
-        match &self.graphs.get(&graph)?.nodes {
-            Nodes::Seen(seen) => Some(seen.clone()),
+    pub fn nodes_of(&mut self, graph: usize) -> Option<HashMap<usize, Node>> {
+        match self.graphs.get_mut(&graph)?.nodes.settled() {
+            Nodes::Seen(seen) => Some(seen.0.iter().copied().collect()),
             Nodes::InOrder(captured) => Some(captured.nodes.iter().copied().enumerate().collect()),
         }
     }
@@ -510,9 +414,10 @@ impl Graphs {
 
     /// What is made of a graph of this shape.
     pub fn of(&mut self, handle: usize, shape: Option<&Shape>) -> Of {
-        let Some(graph) = self.graphs.get(&handle) else {
+        let Some(graph) = self.graphs.get_mut(&handle) else {
             return Of::Not(GraphState::NotCaptured);
         };
+        graph.nodes.settled();
         let nodes = match (shape, &graph.nodes) {
             _ if graph.is_full => return Of::Not(GraphState::TooMany),
             (None, _) => return Of::Not(GraphState::NotCaptured),
@@ -521,7 +426,7 @@ impl Graphs {
                 let own = captured.own_nodes();
                 (shape.nodes.len() >= captured.own).then_some(Cow::Borrowed(own))
             }
-            (Some(shape), Nodes::Seen(seen)) => shape.in_order(seen).map(Cow::Owned),
+            (Some(shape), Nodes::Seen(seen)) => shape.in_order(&seen.0).map(Cow::Owned),
         };
         let kernels = |nodes: &[Node]| nodes.iter().filter(|node| node.launch().is_some()).count();
         // Nodes were removed, or there is no such kernel.
@@ -583,7 +488,7 @@ impl Graphs {
 impl Graph {
     fn begun() -> Self {
         Self {
-            nodes: Nodes::Seen(HashMap::new()),
+            nodes: Nodes::Seen(Seen::default()),
             inner: Vec::new(),
             is_open: true,
             is_full: false,
@@ -593,16 +498,16 @@ impl Graph {
 
 impl Shape {
     /// Those that were seen, up to the last of them. `None`: one of them is no node of the graph any more.
-    fn in_order(&self, seen: &HashMap<usize, Node>) -> Option<Vec<Node>> {
+    fn in_order(&self, seen: &[(usize, Node)]) -> Option<Vec<Node>> {
         let mut nodes = Vec::with_capacity(seen.len());
         let mut left = seen.len();
         for handle in &self.nodes {
             if left == 0 {
                 break;
             }
-            let node = seen.get(handle).copied();
-            left -= usize::from(node.is_some());
-            nodes.push(node.unwrap_or(Node::Unseen));
+            let at = seen.binary_search_by_key(handle, |(handle, _)| *handle);
+            left -= usize::from(at.is_ok());
+            nodes.push(at.map_or(Node::Unseen, |at| seen[at].1));
         }
         (left == 0).then_some(nodes)
     }

@@ -8,7 +8,8 @@ use tllmprof_platform::log;
 use tllmprof_record::{Event, GraphState, What};
 use tllmprof_recorder as recorder;
 
-use crate::graphs::{self, Captured, Node, Of};
+use crate::graphs::{self, Of};
+use crate::nodes::{Captured, Node};
 use crate::paths;
 
 /// Nodes of which a kernel is kept: as many as of captures.
@@ -128,10 +129,7 @@ fn write_nodes(captured: &Arc<Captured>) {
     if captured.written.swap(stamp, Ordering::Relaxed) == stamp {
         return;
     }
-    let scope = |node: &Node| match node {
-        Node::Seen { scope, .. } if *scope != paths::UNKNOWN => Some(*scope),
-        _ => None,
-    };
+    let scope = |node: &Node| node.scope().filter(|scope| *scope != paths::UNKNOWN);
     let mut first = 0;
     for run in captured.nodes.chunk_by(|a, b| scope(a) == scope(b)) {
         for part in run.chunks(usize::from(u16::MAX)) {

@@ -12,8 +12,8 @@ mod driver;
 mod entry;
 mod graphs;
 mod judge;
-mod launch;
 pub mod native;
+mod nodes;
 mod paths;
 mod stack;
 #[cfg(test)]
@@ -29,11 +29,11 @@ pub use added::{child_is_added, node_is_added};
 pub use capture::{node_begins, node_ends};
 pub use entry::Within;
 pub use graphs::{
-    Made, capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed, instantiated,
-    is_changed, name_hash, resolve, updated,
+    capture_ends, cloned, exec_is_destroyed, forget_names, graph_is_destroyed, instantiated,
+    is_changed, resolve, updated,
 };
 pub use judge::{Replayed, judge, node};
-pub use launch::Launch;
+pub use nodes::{Launch, Made, name_hash};
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
 lifecycle::global! {

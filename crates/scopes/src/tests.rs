@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tllmprof_record::GraphState;
 
-use crate::Launch;
 use crate::driver::{Inner, Shape};
-use crate::graphs::{self, Captured, Graphs, Made, Node, Of};
+use crate::graphs::{self, Graphs, Of};
 use crate::judge::{Kernel, difference};
+use crate::nodes::{Captured, Launch, Made, Node};
 use crate::{OWN, Within, capture_ends, native, node, paths, pop, push, push_within, stack};
 
 /// What is known of graphs is one in a process.
@@ -128,7 +128,7 @@ fn each_thread_has_its_own() {
 fn kernel(scope: u32, function: usize) -> Node {
     let grid = [function as u32, 1, 1];
     let made = Made::Kernel(Launch { function, grid });
-    Node::Seen { scope, made }
+    Node::seen(scope, made)
 }
 
 /// The nodes that are known of a graph, in the order of their handles.
@@ -247,7 +247,7 @@ fn graphs_in_a_graph_come_behind_its_own_nodes() {
     let add = |graph, handle, scope| graphs::made(graph, handle, kernel(scope, scope as usize));
     let work = |graph, handle| {
         let (scope, made) = (paths::NONE, Made::Work);
-        graphs::made(graph, handle, Node::Seen { scope, made });
+        graphs::made(graph, handle, Node::seen(scope, made));
     };
     add(0x10, 0x1, 1);
     work(0x10, 0x2);
@@ -351,10 +351,7 @@ fn a_graph_that_was_updated_has_the_scopes_that_both_have() {
 #[test]
 fn a_kernel_is_another_by_its_name_its_grid_or_its_number() {
     // For a copy the driver may run a kernel of its own.
-    let copy = Node::Seen {
-        scope: 1,
-        made: Made::Work,
-    };
+    let copy = Node::Work { scope: 1 };
     let graph = captured(&[kernel(1, 2), copy, kernel(2, 5), kernel(3, 5)]);
     let ran = |kernels: &[(u32, u64, u32)]| {
         let kernels: Vec<_> = kernels

@@ -1,0 +1,171 @@
+//! What is known of a graph's nodes.
+
+use core::hash::Hasher;
+use core::sync::atomic::AtomicU64;
+use std::collections::HashMap;
+use std::hash::DefaultHasher;
+use std::sync::Arc;
+
+use tllmprof_platform::driver::Driver;
+
+/// What is known of a kernel where it is launched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Launch {
+    /// The driver's handle of its function; 0 where a runtime that is not followed launches it.
+    pub function: usize,
+    pub grid: [u32; 3],
+}
+
+/// What a call has made a node of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Made {
+    Kernel(Launch),
+    /// A copy, or memory that is set: the driver may run a kernel of its own for it.
+    Work,
+}
+
+/// A node of a captured graph. There are many of them: it takes 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Node {
+    /// No call that was seen made it.
+    Unseen,
+    Work {
+        scope: u32,
+    },
+    Kernel {
+        scope: u32,
+        launch: Launch,
+    },
+}
+
+impl Node {
+    /// One that a call has made in a scope.
+    pub const fn seen(scope: u32, made: Made) -> Self {
+        match made {
+            Made::Kernel(launch) => Self::Kernel { scope, launch },
+            Made::Work => Self::Work { scope },
+        }
+    }
+
+    /// The scope, if a call was seen.
+    pub const fn scope(&self) -> Option<u32> {
+        match self {
+            Self::Unseen => None,
+            Self::Work { scope } | Self::Kernel { scope, .. } => Some(*scope),
+        }
+    }
+
+    /// The launch of a kernel.
+    pub const fn launch(&self) -> Option<Launch> {
+        match self {
+            Self::Kernel { launch, .. } => Some(*launch),
+            Self::Unseen | Self::Work { .. } => None,
+        }
+    }
+
+    /// This one, in a scope.
+    pub const fn within(self, scope: u32) -> Self {
+        match self {
+            Self::Unseen => self,
+            Self::Work { .. } => Self::Work { scope },
+            Self::Kernel { launch, .. } => Self::Kernel { scope, launch },
+        }
+    }
+}
+
+/// A graph that was captured, and its nodes as CUPTI numbers them: in the order of capture, and behind them those of each graph in its
+/// nodes, with what is in that (seen on an H200, driver 580, CUDA 13.0).
+#[derive(Debug)]
+pub struct Captured {
+    /// The number that the record has it by; 0 before it has one.
+    pub number: u32,
+    pub nodes: Vec<Node>,
+    /// How many nodes it has in all: those behind the last that was seen are not in `nodes`.
+    pub total: usize,
+    /// How many of these are its own.
+    pub own: usize,
+    /// Of the functions of its kernels, by their handles, the hashes of their names, as far as the driver gives them.
+    pub names: HashMap<usize, u64>,
+    /// The [`paths::stamp`] of where its nodes were written last.
+    pub written: AtomicU64,
+}
+
+impl Captured {
+    /// A graph with `own` nodes of its own, of which `nodes` are known, and the graphs in them.
+    pub fn new(number: u32, mut nodes: Vec<Node>, own: usize, inner: &[Arc<Self>]) -> Self {
+        if !inner.is_empty() {
+            nodes.resize(own, Node::Unseen);
+        }
+        let mut total = own;
+        for graph in inner {
+            nodes.extend_from_slice(&graph.nodes);
+            total += graph.total;
+            nodes.resize(total, Node::Unseen);
+        }
+        Self {
+            number,
+            nodes,
+            total,
+            own,
+            names: HashMap::new(),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// Its own nodes, up to the last that was seen.
+    pub fn own_nodes(&self) -> &[Node] {
+        self.nodes.get(..self.own).unwrap_or(&self.nodes)
+    }
+
+    /// Asks the driver for the names of the functions, while a graph keeps these.
+    pub fn learn_names(&mut self) {
+        let Some(driver) = Driver::get() else { return };
+        for node in &self.nodes {
+            let Some(launch) = node.launch() else {
+                continue;
+            };
+            if launch.function == 0 || self.names.contains_key(&launch.function) {
+                continue;
+            }
+            let hash = driver.with_kernel_name(launch.function as u64, name_hash);
+            self.names.extend(hash.map(|hash| (launch.function, hash)));
+        }
+    }
+}
+
+/// What names are compared by.
+#[must_use]
+pub fn name_hash(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    hasher.finish()
+}
+
+/// Nodes by the driver's handles.
+#[derive(Clone, Debug, Default)]
+pub struct Seen(pub Vec<(usize, Node)>);
+
+// While they are captured they take as much and half as much again.
+const _: () = assert!(size_of::<(usize, Node)>() * 3 / 2 <= 64);
+
+impl Seen {
+    pub fn add(&mut self, handle: usize, node: Node) {
+        if self.0.len() == self.0.capacity() {
+            // By less than `Vec` grows: there are many nodes, and they stay for long.
+            self.0.reserve_exact((self.0.len() / 2).max(16));
+        }
+        self.0.push((handle, node));
+    }
+
+    /// Has each once, in the order of the handles. Two threads capture the same stream: either may have made a node that both take for theirs.
+    pub fn settle(&mut self) {
+        self.0.sort_by_key(|(handle, _)| *handle);
+        self.0.dedup_by(|again, first| {
+            let is_same = again.0 == first.0;
+            if is_same {
+                first.1 = Node::Unseen;
+            }
+            is_same
+        });
+    }
+}
