@@ -1,9 +1,11 @@
 //! Stops threads until one is at a safe point, gives that one its new registers, and waits for what becomes of it.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::elf::{self, Module};
+use crate::file::{self, Source};
 use crate::library::{Attached, Library};
 use crate::memory::{self, Mapping, Memory};
 use crate::places::Places;
@@ -30,6 +32,7 @@ struct Target {
     code: Vec<Mapping>,
     modules: Vec<Module>,
     places: Places,
+    source: Source,
     /// Where the stub and the texts go.
     room: (u64, u64),
     texts: Vec<u8>,
@@ -57,7 +60,7 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
         answer: 0,
     };
     let region = target.try_all(&mut attached)?;
-    attached.answer = target.await_answer(region)?;
+    attached.answer = target.await_answer(region, library.path)?;
     Ok(attached)
 }
 
@@ -79,8 +82,17 @@ impl Target {
         let program = std::fs::read_link(process::folder(pid).join("exe")).map_err(system)?;
         let modules = elf::modules(&memory, &maps);
         let places = Places::of(&memory, &modules, &program.to_string_lossy())?;
-        let mut texts = library.path.as_os_str().as_encoded_bytes().to_vec();
-        texts.push(0);
+        if let (Some(has), Some(needs)) = (places.glibc, library.glibc)
+            && has < needs
+        {
+            return Err(Refusal::OldGlibc { has, needs });
+        }
+        let source = Source::of(pid, &memory, &modules, library.path)?;
+        let mut texts = Vec::new();
+        if source == Source::Path {
+            texts.extend(library.path.as_os_str().as_encoded_bytes());
+            texts.push(0);
+        }
         let variables = texts.len() as u64;
         for variable in library.variables {
             texts.extend(variable.bytes());
@@ -100,6 +112,7 @@ impl Target {
             memory,
             modules,
             places,
+            source,
             room,
             texts,
             variables,
@@ -273,7 +286,15 @@ impl Target {
             dlopen: functions.dlopen,
             dlsym: functions.dlsym,
             dlerror: functions.dlerror,
-            path: texts,
+            path: if self.source == Source::Path {
+                texts
+            } else {
+                0
+            },
+            entry: match self.source {
+                Source::Loaded(entry) => entry,
+                Source::Path | Source::File => 0,
+            },
             variables: texts + self.variables,
             rax: registers.rax,
             rbx: registers.rbx,
@@ -297,9 +318,10 @@ impl Target {
     }
 
     /// Waits until the stub has run, and the library has started; what that answered.
-    fn await_answer(&self, region: u64) -> Result<i32, Refusal> {
+    fn await_answer(&self, region: u64, library: &Path) -> Result<i32, Refusal> {
         let word = |offset| self.memory.word(region + offset);
         let since = Instant::now();
+        let mut is_written = self.source != Source::File;
         loop {
             let is_created = word(stub::STUB) == Some(stub::CREATED);
             match word(stub::ERROR) {
@@ -307,6 +329,9 @@ impl Target {
                     return Err(Refusal::NoThread(error as i32));
                 }
                 _ => {}
+            }
+            if is_created && !is_written {
+                is_written = file::write(self.pid, &self.memory, region, library)?;
             }
             match word(stub::STARTED) {
                 Some(stub::ANSWERED) => {

@@ -20,6 +20,8 @@ mod elf;
 #[cfg(target_arch = "x86_64")]
 mod everyone;
 #[cfg(target_arch = "x86_64")]
+mod file;
+#[cfg(target_arch = "x86_64")]
 mod inject;
 #[cfg(target_arch = "x86_64")]
 mod jumps;

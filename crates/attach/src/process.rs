@@ -19,8 +19,6 @@ pub struct Status {
     users: Vec<u32>,
     seccomp: u32,
     filters: Option<u32>,
-    /// One number for each namespace that it is in.
-    pids: usize,
 }
 
 impl Status {
@@ -45,7 +43,6 @@ impl Status {
                 "Uid" => status.users = words.filter_map(|word| word.parse().ok()).collect(),
                 "Seccomp" => status.seccomp = number().unwrap_or(0),
                 "Seccomp_filters" => status.filters = number(),
-                "NSpid" => status.pids = words.count(),
                 _ => {}
             }
         }
@@ -136,15 +133,15 @@ pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
         Err(error) => return Err(Refusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
     let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
-    if status.pids != own.pids {
-        return Err(Refusal::PidNamespace);
-    }
     const STRICT: u32 = 1;
     if status.seccomp == STRICT || status.seccomp > own.seccomp || status.filters > own.filters {
         return Err(Refusal::Seccomp);
     }
     check_machine(&folder)?;
-    is_same_file(&folder, library)?;
+    if !library.is_file() {
+        let library = library.display();
+        return Err(Refusal::System(format!("{library} is not there")));
+    }
     other_library(&maps, library)
 }
 
@@ -179,22 +176,24 @@ fn check_machine(folder: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the process would open the same file under this name.
-fn is_same_file(folder: &Path, library: &Path) -> Result<(), Refusal> {
-    let Ok(ours) = fs::metadata(library) else {
-        return Err(Refusal::System(format!(
-            "{} is not there",
-            library.display()
-        )));
-    };
+/// Whether the process would open the same file under this name: it may have another root.
+#[cfg(target_arch = "x86_64")]
+pub fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);
-    let theirs = fs::metadata(folder.join("root").join(relative));
-    let is_same =
-        theirs.is_ok_and(|theirs| (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()));
-    match is_same {
-        true => Ok(()),
-        false => Err(Refusal::MountNamespace(library.display().to_string())),
-    }
+    let identity = |path: &Path| {
+        let status = fs::metadata(path).ok()?;
+        Some((status.dev(), status.ino()))
+    };
+    let theirs = identity(&folder(pid).join("root").join(relative));
+    theirs.is_some() && theirs == identity(library)
+}
+
+/// Whether the process sees `/proc`, where it opens a file by its descriptor.
+#[cfg(target_arch = "x86_64")]
+pub fn has_proc(pid: i32) -> bool {
+    let proc = folder(pid).join("root/proc");
+    nix::sys::statfs::statfs(&proc)
+        .is_ok_and(|status| status.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
 /// Whether another file of the library is loaded.
@@ -227,10 +226,10 @@ mod tests {
 
     #[test]
     fn a_status_is_read_with_or_without_what_old_kernels_lack() {
-        let text = "Name:\ta: b\nState:\tt (tracing stop)\nTracerPid:\t42\nUid:\t1\t2\t3\t4\nNSpid:\t7\t1\nSeccomp:\t2\n";
+        let text = "Name:\ta: b\nState:\tt (tracing stop)\nTracerPid:\t42\nUid:\t1\t2\t3\t4\nSeccomp:\t2\n";
         let status = Status::parse(text);
         assert_eq!((status.state, status.tracer), ('t', 42));
-        assert_eq!((status.users, status.pids), (vec![1, 2, 3, 4], 2));
+        assert_eq!(status.users, [1, 2, 3, 4]);
         assert_eq!((status.seccomp, status.filters), (2, None));
         let with = Status::parse(&format!("{text}Seccomp_filters:\t3\n"));
         assert_eq!(with.filters, Some(3));
