@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::elf::{self, Module};
 use crate::file::{self, Source};
+use crate::filters;
 use crate::library::{Attached, Library};
 use crate::memory::{self, Mapping, Memory};
 use crate::places::Places;
@@ -224,6 +225,9 @@ impl Target {
         }
         if stopped.is_in_sequence(&self.memory, registers.rip) {
             return Tried::NotSafe("a thread was in a restartable sequence");
+        }
+        if process::is_filtered(stopped.tid()) && !filters::are_harmless(stopped) {
+            return Tried::Refused(Refusal::Seccomp);
         }
         let Some(region) = memory::free(&maps, stub::REGION) else {
             return Tried::Refused(Refusal::NoRoom);

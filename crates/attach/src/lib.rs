@@ -22,6 +22,8 @@ mod everyone;
 #[cfg(target_arch = "x86_64")]
 mod file;
 #[cfg(target_arch = "x86_64")]
+mod filters;
+#[cfg(target_arch = "x86_64")]
 mod inject;
 #[cfg(target_arch = "x86_64")]
 mod jumps;

@@ -124,7 +124,7 @@ impl fmt::Display for Refusal {
             Self::NoFile(error) => write!(
                 f,
                 "it has another root file system (a container), and no file in memory can be made in it for the \
-                 library: {} (memfd_create; vm.memfd_noexec must not be 2)",
+                 library: {} (memfd_create)",
                 std::io::Error::from_raw_os_error(*error)
             ),
             Self::NotWritten(error) => write!(
@@ -138,7 +138,8 @@ impl fmt::Display for Refusal {
                 has.0, has.1, needs.0, needs.1
             ),
             Self::Seccomp => f.write_str(
-                "it filters its system calls (seccomp): starting a thread in it could end it. Start it with tllmprof run",
+                "it filters its system calls (seccomp), and a filter ends it or denies what the library needs, or cannot be \
+                 read (which takes root without filters). Start it with tllmprof run",
             ),
             Self::AnotherLibrary(path) => write!(
                 f,

@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
+use crate::filters::Instruction;
 use crate::memory::Memory;
 use crate::process;
 
@@ -146,6 +147,10 @@ impl Stopped {
         }
     }
 
+    pub const fn tid(&self) -> i32 {
+        self.thread.as_raw()
+    }
+
     pub fn registers(&self) -> Option<Registers> {
         ptrace::getregs(self.thread).ok()
     }
@@ -191,6 +196,30 @@ impl Stopped {
             Some(start..start + length)
         };
         sequence != 0 && range().is_none_or(|range| range.contains(&rip))
+    }
+
+    /// One of its filters of system calls, the latest first; none behind the last.
+    ///
+    /// # Errors
+    /// They cannot be read: it takes CAP_SYS_ADMIN, and that this process has no filters itself.
+    pub fn filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
+        const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+        let get = |into: *mut Instruction| {
+            // SAFETY: the kernel writes as many instructions as it says when there is no place for them. That is a place of
+            // this size, or none. The filters of a stopped thread stay as they are.
+            let count = unsafe {
+                libc::ptrace(PTRACE_SECCOMP_GET_FILTER, self.thread.as_raw(), index, into)
+            };
+            usize::try_from(count).map_err(|_| io::Error::last_os_error())
+        };
+        let count = match get(core::ptr::null_mut()) {
+            Ok(count) => count,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut filter = vec![Instruction::default(); count];
+        get(filter.as_mut_ptr())?;
+        Ok(Some(filter))
     }
 
     /// Lets it go on as if it had not been stopped, with `registers` that it has; for how long it was.

@@ -144,18 +144,28 @@ impl Processes {
         above.last().unwrap_or(pid)
     }
 
-    /// The processes by the engine that they are of.
+    /// Of the only engine those that `choose` takes.
     ///
     /// # Errors
     /// There are several engines, and none of the `tops` was named to choose among them.
-    fn engines(&self, drivers: Vec<Driver>, tops: &[u64]) -> Result<Vec<Vec<Driver>>> {
+    fn engines(
+        &self,
+        drivers: Vec<Driver>,
+        tops: &[u64],
+        choose: fn(Vec<Driver>) -> Vec<Driver>,
+    ) -> Result<Vec<Driver>> {
         let mut engines: BTreeMap<u64, Vec<Driver>> = BTreeMap::new();
         for driver in drivers {
-            let top = self.top(driver.pid);
+            // Who names a process means what it has started as one engine.
+            let top = if tops.is_empty() {
+                self.top(driver.pid)
+            } else {
+                0
+            };
             engines.entry(top).or_default().push(driver);
         }
-        let engines: Vec<_> = engines.into_values().map(chosen).collect();
-        if engines.len() > 1 && tops.is_empty() {
+        let engines: Vec<_> = engines.into_values().map(choose).collect();
+        if engines.len() > 1 {
             for driver in engines.iter().flatten() {
                 output::say(format_args!("--engine: {driver}"));
             }
@@ -165,7 +175,7 @@ impl Processes {
                 engines.len()
             )));
         }
-        Ok(engines)
+        Ok(engines.into_iter().flatten().collect())
     }
 }
 
@@ -264,8 +274,7 @@ pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
         let now = One::read(driver.pid).map_or(0, |one| one.ticks);
         driver.lately = now.saturating_sub(driver.ticks);
     }
-    let engines = processes.engines(drivers, tops)?;
-    Ok(engines.into_iter().flatten().collect())
+    processes.engines(drivers, tops, chosen)
 }
 
 /// Of these processes those of the only engine; with `tops`, those among these and their descendants.
@@ -286,8 +295,8 @@ pub fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
         })
     };
     let drivers = all.filter_map(|pid| driver(*pid)).collect();
-    let engines = processes.engines(drivers, tops)?;
-    Ok(engines.iter().flatten().map(|driver| driver.pid).collect())
+    let drivers = processes.engines(drivers, tops, |all| all)?;
+    Ok(drivers.iter().map(|driver| driver.pid).collect())
 }
 
 fn check(tops: &[u64]) -> Result<()> {
@@ -365,9 +374,9 @@ mod tests {
         assert_eq!([4, 5, 6, 3].map(|pid| processes.top(pid)), [3, 3, 6, 3]);
         assert!(processes.is_below(5, &[2]) && !processes.is_below(6, &[3]));
         let drivers = || vec![driver(4, "a", 1, 0), driver(6, "b", 1, 0)];
-        let refused = processes.engines(drivers(), &[]).unwrap_err();
+        let refused = processes.engines(drivers(), &[], chosen).unwrap_err();
         assert!(refused.to_string().contains("2 engines"), "{refused}");
-        assert_eq!(processes.engines(drivers(), &[2]).unwrap().len(), 2);
+        assert_eq!(processes.engines(drivers(), &[2], chosen).unwrap().len(), 2);
     }
 
     #[test]
