@@ -32,7 +32,17 @@ static void need(int holds, const char *what)
     if (holds)
         return;
     fprintf(stderr, "contain: %s: %s\n", what, strerror(errno));
-    _exit(errno == EPERM || errno == EACCES || errno == ENOSYS || errno == ENOSPC ? 77 : 1);
+    _exit(1);
+}
+
+/* As need, of what a kernel may refuse altogether. */
+static void permitted(int holds, const char *what)
+{
+    if (!holds && (errno == EPERM || errno == ENOSYS || errno == ENOSPC || errno == EINVAL)) {
+        fprintf(stderr, "contain: %s: %s\n", what, strerror(errno));
+        _exit(77);
+    }
+    need(holds, what);
 }
 
 static void put(const char *path, const char *text)
@@ -80,15 +90,16 @@ static void filter_calls(unsigned otherwise)
     need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0, "seccomp");
 }
 
+/* ROOT is where this process is. */
 static void enter(const char *root, const char *how)
 {
-    need(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
-    need(mount(root, root, NULL, MS_BIND | MS_REC, NULL) == 0, root);
+    permitted(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
+    need(mount(".", ".", NULL, MS_BIND | MS_REC, NULL) == 0, root);
     need(chdir(root) == 0, root);
     if (strpbrk(how, "rR") != NULL)
         need(mount("shm", "dev/shm", "tmpfs", 0, "mode=1777") == 0, "dev/shm");
     if (strchr(how, 'n') == NULL)
-        need(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0, "proc");
+        permitted(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0, "proc");
     if (strchr(how, 'x') != NULL)
         put("proc/sys/vm/memfd_noexec", "2");
     need(syscall(SYS_pivot_root, ".", ".") == 0, "pivot_root");
@@ -107,6 +118,9 @@ int main(int argc, char **argv)
     const char *root = argv[1], *how = argv[2], *number = argv[3];
     int is_user = strchr(how, 'u') != NULL, begun[2], mapped[2];
     need(pipe(begun) == 0 && pipe(mapped) == 0, "pipe");
+    int file = open(number, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    need(file >= 0, number);
+    need(chdir(root) == 0, root);
     pid_t child = forked();
     if (child != 0) {
         char byte, path[64];
@@ -120,7 +134,7 @@ int main(int argc, char **argv)
         need(write(mapped[1], "", 1) == 1, "pipe");
         return end_of(child);
     }
-    need(unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | (is_user ? CLONE_NEWUSER : 0)) == 0, "namespaces");
+    permitted(unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWUTS | (is_user ? CLONE_NEWUSER : 0)) == 0, "namespaces");
     char byte;
     need(write(begun[1], "", 1) == 1 && read(mapped[0], &byte, 1) == 1, "pipe");
     if (is_user)
@@ -128,7 +142,6 @@ int main(int argc, char **argv)
     need(sethostname("inside", 6) == 0, "name");
     int go[2];
     need(pipe(go) == 0, "pipe");
-    int folder = open(".", O_PATH | O_DIRECTORY);
     pid_t program = forked();
     if (program == 0) {
         need(read(go[0], &byte, 1) == 1, "pipe");
@@ -142,8 +155,7 @@ int main(int argc, char **argv)
     }
     char text[32];
     snprintf(text, sizeof text, "%d\n", (int)program);
-    int file = openat(folder, number, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    need(file >= 0 && write(file, text, strlen(text)) > 0, number);
+    need(write(file, text, strlen(text)) > 0, number);
     need(write(go[1], "", 1) == 1, "pipe");
     return end_of(program);
 }

@@ -54,19 +54,20 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
         fs::create_dir_all(to.parent().unwrap()).unwrap();
         fs::copy(file, &to).unwrap();
     };
+    // A program may open them by their names.
+    let gpu = ["libcuda.so.1", "libcudart.so.12"].map(|name| standin().join(name));
     let listed = Command::new("ldd")
         .arg(program)
+        .args(&gpu)
         .env("LD_LIBRARY_PATH", standin())
         .output()
         .unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    let files = listed
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'));
+    // With a colon: whose libraries follow.
+    let is_file = |word: &&str| word.starts_with('/') && !word.ends_with(':');
+    let files = listed.split_whitespace().filter(is_file);
     files.map(Path::new).for_each(copy);
-    for library in ["libcuda.so.1", "libcudart.so.12"] {
-        copy(&standin().join(library));
-    }
+    gpu.iter().for_each(|file| copy(file));
     fs::copy(program, root.join("program")).unwrap();
     if is_other_user {
         chown(root.join("tmp"), Some(MAPPED), Some(MAPPED)).unwrap();
