@@ -5,6 +5,7 @@
  * n: /proc is not mounted
  * r: the root file system is read-only, but for /dev/shm
  * R: and that, too
+ * d: /dev is in memory, with /dev/null
  * x: no file in memory can be made that may be executed (vm.memfd_noexec)
  * s: a filter of system calls, as of a container runtime: what it does not permit fails
  * k: one that ends the process there */
@@ -23,7 +24,9 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -98,6 +101,8 @@ static void enter(const char *root, const char *how)
     need(chdir(root) == 0, root);
     if (strpbrk(how, "rR") != NULL)
         need(mount("shm", "dev/shm", "tmpfs", 0, "mode=1777") == 0, "dev/shm");
+    if (strchr(how, 'd') != NULL)
+        need(mount("dev", "dev", "tmpfs", 0, NULL) == 0 && mknod("dev/null", S_IFCHR | 0666, makedev(1, 3)) == 0, "dev");
     if (strchr(how, 'n') == NULL)
         permitted(mount("proc", "proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) == 0, "proc");
     if (strchr(how, 'x') != NULL)

@@ -404,6 +404,47 @@ fn a_command_that_is_killed_leaves_a_container_as_it_was() {
 }
 
 #[test]
+fn commands_at_the_same_time_load_the_library_once() {
+    if !can_contain() {
+        return;
+    }
+    for _ in 0..times(2) {
+        let Some(mut host) = Contained::start(LINKED[0], "-") else {
+            return;
+        };
+        let mut all: Vec<_> = (0..3)
+            .map(|_| {
+                let mut attach = host.command("attach PID");
+                attach.stderr(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        // One may be killed at any moment, and the next waits for what it has left.
+        sleep(Duration::from_micros(random(60_000)));
+        all[0].kill().unwrap();
+        for attach in all {
+            let ended = attach.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            let is_known = [
+                "attached; ",
+                "is attaching to it",
+                "listens already",
+                "hooked",
+            ];
+            assert!(
+                said.is_empty() || is_known.iter().any(|known| said.contains(known)),
+                "{said}"
+            );
+        }
+        wait_until("an attach", || {
+            let _ = host.tllmprof("attach PID");
+            host.state().as_deref() == Some("armed")
+        });
+        assert_eq!(host.copies(), 1);
+        host.end();
+    }
+}
+
+#[test]
 fn an_older_system_is_attached_to_or_refused_by_its_glibc() {
     if !can_contain() {
         return;
@@ -414,8 +455,9 @@ fn an_older_system_is_attached_to_or_refused_by_its_glibc() {
         return;
     };
     for system in systems.flatten().map(|entry| entry.path()) {
-        if !system.join("complete").exists()
-            || !system.join("bin/perl").exists() && !system.join("usr/bin/perl").exists()
+        if !["complete", "usr/bin/perl"]
+            .iter()
+            .all(|file| system.join(file).exists())
         {
             continue;
         }
@@ -423,8 +465,11 @@ fn an_older_system_is_attached_to_or_refused_by_its_glibc() {
         let mut program = command(contain());
         program
             .arg(&system)
-            .args(["-", "number", "/usr/bin/perl", "-e"])
+            .args(["d", "number", "/usr/bin/perl", "-e"])
             .arg("$| = 1; print qq(ready\\n); sleep 1 while 1")
+            .env("LC_ALL", "C")
+            // Each program that uses CUDA has them.
+            .env("LD_PRELOAD", "libpthread.so.0 libdl.so.2")
             .current_dir(place.0.folder());
         let running = place.start(&mut program);
         let pid = fs::read_to_string(place.path("number")).unwrap();

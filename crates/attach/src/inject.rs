@@ -54,6 +54,8 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
         Some(size) if size <= stub::LARGEST_STATE => {}
         _ => return Err(Refusal::NoXsave),
     }
+    let _lock = process::lock(pid)?;
+    await_others(pid)?;
     let target = Target::of(pid, library)?;
     let mut attached = Attached {
         stopped: Duration::ZERO,
@@ -368,8 +370,20 @@ impl Target {
 
 /// Whether a thread is the library's own.
 fn is_own(pid: i32, tid: i32) -> bool {
-    let path = process::folder(pid).join(format!("task/{tid}/comm"));
-    std::fs::read_to_string(path).is_ok_and(|name| name.starts_with("tllmprof"))
+    process::thread_name(pid, tid).starts_with("tllmprof")
+}
+
+/// Waits until a thread has ended that another command has left there. Two of them could load the library twice, from a file
+/// each.
+fn await_others(pid: i32) -> Result<(), Refusal> {
+    let since = Instant::now();
+    while process::is_being_attached(pid) {
+        if since.elapsed() > STARTING {
+            return Err(Refusal::NotStarted);
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// The registers by the numbers that tables for unwinding give them.

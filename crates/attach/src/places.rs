@@ -8,8 +8,17 @@ use crate::memory::Memory;
 use crate::refusal::Refusal;
 use crate::stub::MADE;
 
-/// glibc's parts, of which old ones have several files.
-const C_LIBRARY: [&str; 5] = ["libc.so", "libpthread.so", "libdl.so", "librt.so", "libc-"];
+/// glibc's parts, of which old ones have several files, called by their version: `libpthread-2.31.so`.
+const C_LIBRARY: [&str; 8] = [
+    "libc.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "libc-2",
+    "libpthread-2",
+    "libdl-2",
+    "librt-2",
+];
 
 /// Functions of the C library that wait and do nothing else that matters here.
 const WAITS: [&str; 33] = [

@@ -81,6 +81,31 @@ pub fn threads(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// Keeps other commands from attaching to the process until it is dropped, or this command ends.
+///
+/// # Errors
+/// Another does, or the process has ended.
+#[cfg(target_arch = "x86_64")]
+pub fn lock(pid: i32) -> Result<nix::fcntl::Flock<fs::File>, Refusal> {
+    use nix::fcntl::{Flock, FlockArg};
+    let folder = fs::File::open(folder(pid)).map_err(|_| Refusal::Ended)?;
+    Flock::lock(folder, FlockArg::LockExclusiveNonblock).map_err(|_| Refusal::Busy)
+}
+
+/// Whether a thread that a command has had created is still at its work: that command may have been killed.
+#[cfg(target_arch = "x86_64")]
+pub fn is_being_attached(pid: i32) -> bool {
+    let mut threads = threads(pid).into_iter();
+    threads.any(|tid| thread_name(pid, tid).trim_end() == "tllmprof-attach")
+}
+
+/// As `/proc` has it: empty where the thread has ended.
+#[cfg(target_arch = "x86_64")]
+pub fn thread_name(pid: i32, tid: i32) -> String {
+    let path = folder(pid).join(format!("task/{tid}/comm"));
+    fs::read_to_string(path).unwrap_or_default()
+}
+
 /// Whether a signal waits for a thread that does not block it; also where that cannot be known. One that the process ignores
 /// waits only for a thread that is traced.
 #[cfg(target_arch = "x86_64")]

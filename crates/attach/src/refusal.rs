@@ -25,6 +25,8 @@ pub enum Refusal {
     CLibrary(&'static str),
     Allocator,
     Sanitizer(&'static str),
+    /// Another command attaches to it at this moment.
+    Busy,
     /// It has another root, in which `/proc` is not mounted.
     NoProc,
     /// No file could be made in it for the library: the error.
@@ -117,6 +119,7 @@ impl fmt::Display for Refusal {
                 f,
                 "it runs under {name}, which must see each thread begin: start it with tllmprof run"
             ),
+            Self::Busy => f.write_str("another command is attaching to it: try again"),
             Self::NoProc => f.write_str(
                 "it has another root file system (a container), in which /proc is not mounted: the library cannot be \
                  loaded there without it",
