@@ -5,17 +5,7 @@
 
 use std::collections::HashSet;
 
-use crate::traced::Stopped;
-
-/// An instruction, as the kernel has it (`struct sock_filter`).
-#[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Instruction {
-    code: u16,
-    then: u8,
-    otherwise: u8,
-    k: u32,
-}
+use crate::traced::{Instruction, Stopped};
 
 /// System calls have numbers up to this one.
 const LAST: u32 = 480;

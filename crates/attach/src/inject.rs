@@ -54,7 +54,6 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
         Some(size) if size <= stub::LARGEST_STATE => {}
         _ => return Err(Refusal::NoXsave),
     }
-    let _lock = process::lock(pid)?;
     await_others(pid)?;
     let target = Target::of(pid, library)?;
     let mut attached = Attached {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
 use crate::refusal::Refusal;
@@ -54,6 +55,29 @@ impl Status {
     }
 }
 
+/// Keeps other commands from attaching to a process until it is dropped, or this command ends.
+#[derive(Debug)]
+pub struct Turn {
+    _lock: Option<Flock<fs::File>>,
+}
+
+impl Turn {
+    /// Of a process that is not there it is nobody's.
+    ///
+    /// # Errors
+    /// Another command has it.
+    pub fn take(pid: i32) -> Result<Self, Refusal> {
+        let lock = match fs::File::open(folder(pid)) {
+            Ok(folder) => {
+                let locked = Flock::lock(folder, FlockArg::LockExclusiveNonblock);
+                Some(locked.map_err(|_| Refusal::Busy)?)
+            }
+            Err(_) => None,
+        };
+        Ok(Self { _lock: lock })
+    }
+}
+
 /// The mode of seccomp in which a process can do next to nothing.
 const STRICT: u32 = 1;
 
@@ -79,17 +103,6 @@ pub fn threads(pid: i32) -> Vec<i32> {
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
-}
-
-/// Keeps other commands from attaching to the process until it is dropped, or this command ends.
-///
-/// # Errors
-/// Another does, or the process has ended.
-#[cfg(target_arch = "x86_64")]
-pub fn lock(pid: i32) -> Result<nix::fcntl::Flock<fs::File>, Refusal> {
-    use nix::fcntl::{Flock, FlockArg};
-    let folder = fs::File::open(folder(pid)).map_err(|_| Refusal::Ended)?;
-    Flock::lock(folder, FlockArg::LockExclusiveNonblock).map_err(|_| Refusal::Busy)
 }
 
 /// Whether a thread that a command has had created is still at its work: that command may have been killed.
@@ -301,6 +314,15 @@ mod tests {
         assert_eq!(status("0", "0000000000000002", "4"), Some(true));
         assert_eq!(status("2", "2", "ff"), Some(false));
         assert_eq!(is_pending("SigPnd:\t0\n"), None);
+    }
+
+    #[test]
+    fn one_command_at_a_time_attaches() {
+        let here = std::process::id().cast_signed();
+        let turn = Turn::take(here).unwrap();
+        assert_eq!(Turn::take(here).err(), Some(Refusal::Busy));
+        drop(turn);
+        assert!(Turn::take(here).is_ok() && Turn::take(i32::MAX).is_ok());
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl fmt::Display for Refusal {
             ),
             Self::NoXsave => f.write_str("this processor or its system has no XSAVE"),
             Self::NoRoom => f.write_str(
-                "no room is left behind the code of its program and of its libraries; each attach takes 1 KiB. \
+                "no room is left behind the code of its program and of its libraries; each attach takes 1.5 KiB. \
                  Restart it",
             ),
             Self::NeverSafe { tries, why } => write!(

@@ -11,7 +11,6 @@ use nix::errno::Errno;
 use nix::sys::ptrace::{self, Options};
 use nix::unistd::Pid;
 
-use crate::filters::Instruction;
 use crate::memory::Memory;
 use crate::process;
 
@@ -28,6 +27,16 @@ pub enum NotStopped {
     /// The whole process is stopped by a signal.
     ByASignal,
     NotPermitted,
+}
+
+/// An instruction of a filter of system calls, as the kernel has it (`struct sock_filter`).
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Instruction {
+    pub code: u16,
+    pub then: u8,
+    pub otherwise: u8,
+    pub k: u32,
 }
 
 /// A thread that is traced, and runs until it is interrupted.

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use tllmprof_attach::{Attached, Hooked, Library};
+use tllmprof_attach::{Attached, Hooked, Library, Turn};
 use tllmprof_config::Settings;
 use tllmprof_control::{Event, Phase, Request};
 use tllmprof_report::{Report, Time};
@@ -123,6 +123,12 @@ fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
 
 /// Has the library in a process, whether it is there already or not.
 fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
+    let number = i32::try_from(pid)
+        .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
+    let _turn = match Turn::take(number) {
+        Ok(turn) => turn,
+        Err(refusal) => bail!("{pid}: {refusal}"),
+    };
     match sockets::of(pid.into()) {
         Some(process) if process.status.phase == Phase::Detached => {
             attach_again(process, arguments, library)
@@ -134,7 +140,7 @@ fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[Stri
         None => {
             let mut variables = variables.to_vec();
             inside::adapt(pid.into(), arguments.trace.as_deref(), &mut variables)?;
-            attach(pid, library, &variables)
+            attach(number, library, &variables)
         }
     }
 }
@@ -187,15 +193,13 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     }
 }
 
-fn attach(pid: u32, library: &Path, variables: &[String]) -> Result<()> {
-    let number = i32::try_from(pid)
-        .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
+fn attach(pid: i32, library: &Path, variables: &[String]) -> Result<()> {
     let wanted = Library {
         path: library,
         glibc: doctor::required_glibc(library),
         variables,
     };
-    let attached = match tllmprof_attach::attach(number, wanted) {
+    let attached = match tllmprof_attach::attach(pid, wanted) {
         Ok(attached) => attached,
         Err(refusal) => bail!("{pid}: {refusal}"),
     };
@@ -225,7 +229,7 @@ fn attach(pid: u32, library: &Path, variables: &[String]) -> Result<()> {
             "{pid}: attached; {tries} thread{s} stopped, for {stopped} at most"
         ));
     }
-    if hook_driver(number, library) == 0 && answer == 3 {
+    if hook_driver(pid, library) == 0 && answer == 3 {
         bail!(
             "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
              which are)"
