@@ -35,7 +35,7 @@ permit ptrace (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a 
 
   tllmprof attach 4711 --steps 50     the next 50 iterations
   tllmprof attach 4711                only attach; tllmprof capture 4711 captures later
-  tllmprof attach --engine --steps 50 the processes of the only engine here that drive its GPUs
+  tllmprof attach --engine            the processes of the only engine here that drive its GPUs
   tllmprof detach 4711")]
 pub struct Arguments {
     /// The processes; with --engine, those that started the engine
@@ -44,7 +44,7 @@ pub struct Arguments {
     /// Find the processes that drive the GPUs: here, or among PID and its descendants
     #[arg(long)]
     engine: bool,
-    /// Capture so many iterations at once, the same in all that are in lockstep, and print their report
+    /// Capture so many iterations of each at once, and print their report
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
     /// What an iteration is: auto, a CUDA call, or sym:REGEX [default: auto]
