@@ -1,6 +1,10 @@
 //! The library is loaded into programs that run without it, at any moment, and nothing becomes of them.
 
 mod common;
+#[path = "attach/contained.rs"]
+mod contained;
+#[path = "attach/engine.rs"]
+mod engine;
 #[path = "attach/host.rs"]
 mod host;
 #[allow(dead_code, reason = "other tests use the rest of it")]

@@ -60,7 +60,7 @@ impl Linkage {
     }
 
     /// `tests/attach/host.c`, built once for each.
-    fn program(self) -> &'static Path {
+    pub fn program(self) -> &'static Path {
         static BUILT: [Built; 10] = [const { OnceLock::new() }; 10];
         let options = self.options();
         let options: Vec<_> = options.iter().map(String::as_str).collect();

@@ -187,6 +187,34 @@ impl Module {
             .collect()
     }
 
+    /// The newest of the versions that it defines whose names are `prefix` and two numbers.
+    pub fn newest(&self, memory: &Memory, prefix: &str) -> Option<(u32, u32)> {
+        const DT_VERDEF: u64 = 0x6fff_fffc;
+        const MOST: usize = 1000;
+        let mut entry = self.table(DT_VERDEF)?;
+        let mut newest = None;
+        for _ in 0..MOST {
+            let bytes: [u8; 20] = memory.bytes(entry)?;
+            let word = |at: usize| {
+                let word = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
+                u64::from(u32::from_le_bytes(word))
+            };
+            let name = u32::from_le_bytes(memory.bytes(entry + word(12))?);
+            let version = self.text(memory, name.into()).and_then(|name| {
+                let (major, minor) = name.strip_prefix(prefix)?.split_once('.')?;
+                // A third number is of no interest: GLIBC_2.2.5.
+                let minor = minor.split('.').next()?;
+                Some((major.parse().ok()?, minor.parse().ok()?))
+            });
+            newest = newest.max(version);
+            match word(16) {
+                0 => break,
+                next => entry += next,
+            }
+        }
+        newest
+    }
+
     /// The functions among `names` that it defines for others.
     pub fn functions<'a>(&self, memory: &Memory, names: &[&'a str]) -> HashMap<&'a str, Symbol> {
         const FUNC: u8 = 2;
@@ -328,6 +356,27 @@ pub mod tests {
         assert_eq!(found["getpid"].address, getpid);
         assert!(!found["getpid"].is_ifunc && found["memcpy"].is_ifunc);
         assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn the_c_library_says_its_version() {
+        let (memory, modules) = here();
+        let libc = modules
+            .iter()
+            .find(|module| module.file_name().starts_with("libc.so"))
+            .unwrap();
+        // SAFETY: the function returns a terminated string that stays.
+        let version = unsafe { core::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+        let newest = libc.newest(&memory, "GLIBC_").unwrap();
+        // A version without new functions defines none.
+        let (major, minor) = version.to_str().unwrap().split_once('.').unwrap();
+        assert_eq!(newest.0, major.parse::<u32>().unwrap());
+        let minor: u32 = minor.parse().unwrap();
+        assert!(
+            (minor.saturating_sub(3)..=minor).contains(&newest.1),
+            "{newest:?}"
+        );
+        assert_eq!(libc.newest(&memory, "NO_SUCH_"), None);
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Stops threads until one is at a safe point, gives that one its new registers, and waits for what becomes of it.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::elf::{self, Module};
+use crate::file::{self, Source};
+use crate::filters;
 use crate::library::{Attached, Library};
 use crate::memory::{self, Mapping, Memory};
 use crate::places::Places;
@@ -30,6 +33,7 @@ struct Target {
     code: Vec<Mapping>,
     modules: Vec<Module>,
     places: Places,
+    source: Source,
     /// Where the stub and the texts go.
     room: (u64, u64),
     texts: Vec<u8>,
@@ -50,6 +54,7 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
         Some(size) if size <= stub::LARGEST_STATE => {}
         _ => return Err(Refusal::NoXsave),
     }
+    await_others(pid)?;
     let target = Target::of(pid, library)?;
     let mut attached = Attached {
         stopped: Duration::ZERO,
@@ -57,7 +62,7 @@ pub fn inject(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
         answer: 0,
     };
     let region = target.try_all(&mut attached)?;
-    attached.answer = target.await_answer(region)?;
+    attached.answer = target.await_answer(region, library.path)?;
     Ok(attached)
 }
 
@@ -79,8 +84,17 @@ impl Target {
         let program = std::fs::read_link(process::folder(pid).join("exe")).map_err(system)?;
         let modules = elf::modules(&memory, &maps);
         let places = Places::of(&memory, &modules, &program.to_string_lossy())?;
-        let mut texts = library.path.as_os_str().as_encoded_bytes().to_vec();
-        texts.push(0);
+        if let (Some(has), Some(needs)) = (places.glibc, library.glibc)
+            && has < needs
+        {
+            return Err(Refusal::OldGlibc { has, needs });
+        }
+        let source = Source::of(pid, &memory, &modules, library.path)?;
+        let mut texts = Vec::new();
+        if source == Source::Path {
+            texts.extend(library.path.as_os_str().as_encoded_bytes());
+            texts.push(0);
+        }
         let variables = texts.len() as u64;
         for variable in library.variables {
             texts.extend(variable.bytes());
@@ -100,6 +114,7 @@ impl Target {
             memory,
             modules,
             places,
+            source,
             room,
             texts,
             variables,
@@ -212,6 +227,9 @@ impl Target {
         if stopped.is_in_sequence(&self.memory, registers.rip) {
             return Tried::NotSafe("a thread was in a restartable sequence");
         }
+        if process::is_filtered(stopped.tid()) && !filters::are_harmless(stopped) {
+            return Tried::Refused(Refusal::Seccomp);
+        }
         let Some(region) = memory::free(&maps, stub::REGION) else {
             return Tried::Refused(Refusal::NoRoom);
         };
@@ -273,7 +291,15 @@ impl Target {
             dlopen: functions.dlopen,
             dlsym: functions.dlsym,
             dlerror: functions.dlerror,
-            path: texts,
+            path: if self.source == Source::Path {
+                texts
+            } else {
+                0
+            },
+            entry: match self.source {
+                Source::Loaded(entry) => entry,
+                Source::Path | Source::File => 0,
+            },
             variables: texts + self.variables,
             rax: registers.rax,
             rbx: registers.rbx,
@@ -297,9 +323,10 @@ impl Target {
     }
 
     /// Waits until the stub has run, and the library has started; what that answered.
-    fn await_answer(&self, region: u64) -> Result<i32, Refusal> {
+    fn await_answer(&self, region: u64, library: &Path) -> Result<i32, Refusal> {
         let word = |offset| self.memory.word(region + offset);
         let since = Instant::now();
+        let mut is_written = self.source != Source::File;
         loop {
             let is_created = word(stub::STUB) == Some(stub::CREATED);
             match word(stub::ERROR) {
@@ -307,6 +334,9 @@ impl Target {
                     return Err(Refusal::NoThread(error as i32));
                 }
                 _ => {}
+            }
+            if is_created && !is_written {
+                is_written = file::write(self.pid, &self.memory, region, library)?;
             }
             match word(stub::STARTED) {
                 Some(stub::ANSWERED) => {
@@ -339,8 +369,20 @@ impl Target {
 
 /// Whether a thread is the library's own.
 fn is_own(pid: i32, tid: i32) -> bool {
-    let path = process::folder(pid).join(format!("task/{tid}/comm"));
-    std::fs::read_to_string(path).is_ok_and(|name| name.starts_with("tllmprof"))
+    process::thread_name(pid, tid).starts_with("tllmprof")
+}
+
+/// Waits until a thread has ended that another command has left there. Two of them could load the library twice, from a file
+/// each.
+fn await_others(pid: i32) -> Result<(), Refusal> {
+    let since = Instant::now();
+    while process::is_being_attached(pid) {
+        if since.elapsed() > STARTING {
+            return Err(Refusal::NotStarted);
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// The registers by the numbers that tables for unwinding give them.

@@ -20,6 +20,7 @@ use crate::everyone::{Everyone, is_any_uninterruptible};
 use crate::library::Hooked;
 use crate::memory::{self, Memory};
 use crate::process;
+use crate::stub::MADE;
 use crate::traced::NotStopped;
 
 /// How long the threads may be stopped before the first jump is written; otherwise they are stopped again later.
@@ -108,7 +109,7 @@ impl Entries {
         let modules = elf::modules(&memory, &maps);
         let module = modules
             .iter()
-            .find(|module| Path::new(&module.path) == real)?;
+            .find(|module| module.path == MADE || Path::new(&module.path) == real)?;
         let symbol = module.variable(&memory, SYMBOL)?;
         let jumps = memory.word(symbol)?;
         let stack = maps.iter().find(|mapping| mapping.path == "[stack]");

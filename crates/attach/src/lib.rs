@@ -20,6 +20,10 @@ mod elf;
 #[cfg(target_arch = "x86_64")]
 mod everyone;
 #[cfg(target_arch = "x86_64")]
+mod file;
+#[cfg(target_arch = "x86_64")]
+mod filters;
+#[cfg(target_arch = "x86_64")]
 mod inject;
 #[cfg(target_arch = "x86_64")]
 mod jumps;
@@ -37,11 +41,12 @@ mod traced;
 mod unwind;
 
 pub use library::{Attached, Hooked, Library};
+pub use process::Turn;
 pub use refusal::Refusal;
 
 use std::path::Path;
 
-/// Loads the library into the process `pid`.
+/// Loads the library into the process `pid`. The caller has the [`Turn`], also while it writes the jumps.
 ///
 /// # Errors
 /// Why it is not loaded, or why it is not known whether it is.

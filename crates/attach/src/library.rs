@@ -6,8 +6,10 @@ use std::time::Duration;
 /// What is loaded, and what it is given.
 #[derive(Clone, Copy, Debug)]
 pub struct Library<'a> {
-    /// Its absolute path, the same in both processes.
+    /// Its absolute path, here.
     pub path: &'a Path,
+    /// The newest glibc whose functions it uses, such as (2, 34).
+    pub glibc: Option<(u32, u32)>,
     /// The variables that it reads, as `NAME=VALUE`.
     pub variables: &'a [String],
 }

@@ -6,9 +6,19 @@ use std::ops::Range;
 use crate::elf::{Module, Symbol};
 use crate::memory::Memory;
 use crate::refusal::Refusal;
+use crate::stub::MADE;
 
-/// glibc's parts, of which old ones have several files.
-const C_LIBRARY: [&str; 5] = ["libc.so", "libpthread.so", "libdl.so", "librt.so", "libc-"];
+/// glibc's parts, of which old ones have several files, called by their version: `libpthread-2.31.so`.
+const C_LIBRARY: [&str; 8] = [
+    "libc.so",
+    "libpthread.so",
+    "libdl.so",
+    "librt.so",
+    "libc-2",
+    "libpthread-2",
+    "libdl-2",
+    "librt-2",
+];
 
 /// Functions of the C library that wait and do nothing else that matters here.
 const WAITS: [&str; 33] = [
@@ -71,6 +81,8 @@ pub struct Places {
     pub exit: Vec<Range<u64>>,
     /// The library itself, which is there already.
     pub ours: Vec<Range<u64>>,
+    /// The version of the C library.
+    pub glibc: Option<(u32, u32)>,
     /// Which modules stay loaded for as long as the process lives, by their index.
     stay: Vec<usize>,
 }
@@ -84,6 +96,10 @@ fn is_c_library(module: &Module) -> bool {
 fn is_loader(module: &Module) -> bool {
     let name = module.file_name();
     name.starts_with("ld-linux") || name.starts_with("ld-2") || name.starts_with("ld.so")
+}
+
+fn is_ours(module: &Module) -> bool {
+    module.path == MADE || module.file_name().starts_with("libtllmprof.so")
 }
 
 impl Places {
@@ -178,7 +194,12 @@ impl Places {
             c_library: ranges(&is_c_library),
             loader: ranges(&is_loader),
             allocators,
-            ours: ranges(&|module| module.file_name().starts_with("libtllmprof.so")),
+            ours: ranges(&is_ours),
+            glibc: modules
+                .iter()
+                .filter(|module| is_c_library(module))
+                .filter_map(|module| module.newest(memory, "GLIBC_"))
+                .max(),
             stay: (0..modules.len())
                 .filter(|index| stays(&modules[*index]))
                 .collect(),
@@ -243,6 +264,7 @@ impl Places {
             allocators,
             exit: Vec::new(),
             ours: Vec::new(),
+            glibc: None,
             stay: Vec::new(),
         }
     }

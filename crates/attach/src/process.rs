@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
 use crate::refusal::Refusal;
@@ -19,8 +20,6 @@ pub struct Status {
     users: Vec<u32>,
     seccomp: u32,
     filters: Option<u32>,
-    /// One number for each namespace that it is in.
-    pids: usize,
 }
 
 impl Status {
@@ -34,6 +33,10 @@ impl Status {
         fs::read_to_string(path.join("status")).map(|text| Self::parse(&text))
     }
 
+    fn has_more_filters(&self, own: &Self) -> bool {
+        self.seccomp > own.seccomp || self.filters > own.filters
+    }
+
     fn parse(text: &str) -> Self {
         let mut status = Self::default();
         for (name, value) in text.lines().filter_map(|line| line.split_once(':')) {
@@ -45,12 +48,44 @@ impl Status {
                 "Uid" => status.users = words.filter_map(|word| word.parse().ok()).collect(),
                 "Seccomp" => status.seccomp = number().unwrap_or(0),
                 "Seccomp_filters" => status.filters = number(),
-                "NSpid" => status.pids = words.count(),
                 _ => {}
             }
         }
         status
     }
+}
+
+/// Keeps other commands from attaching to a process until it is dropped, or this command ends.
+#[derive(Debug)]
+pub struct Turn {
+    _lock: Option<Flock<fs::File>>,
+}
+
+impl Turn {
+    /// Of a process that is not there it is nobody's.
+    ///
+    /// # Errors
+    /// Another command has it.
+    pub fn take(pid: i32) -> Result<Self, Refusal> {
+        let lock = match fs::File::open(folder(pid)) {
+            Ok(folder) => {
+                let locked = Flock::lock(folder, FlockArg::LockExclusiveNonblock);
+                Some(locked.map_err(|_| Refusal::Busy)?)
+            }
+            Err(_) => None,
+        };
+        Ok(Self { _lock: lock })
+    }
+}
+
+/// The mode of seccomp in which a process can do next to nothing.
+const STRICT: u32 = 1;
+
+/// Whether a thread has filters of system calls that this process has not.
+#[cfg(target_arch = "x86_64")]
+pub fn is_filtered(tid: i32) -> bool {
+    let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
+    Status::read(&folder(tid)).is_ok_and(|status| status.has_more_filters(&own))
 }
 
 /// The folder of a process.
@@ -68,6 +103,20 @@ pub fn threads(pid: i32) -> Vec<i32> {
     entries
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+/// Whether a thread that a command has had created is still at its work: that command may have been killed.
+#[cfg(target_arch = "x86_64")]
+pub fn is_being_attached(pid: i32) -> bool {
+    let mut threads = threads(pid).into_iter();
+    threads.any(|tid| thread_name(pid, tid).trim_end() == "tllmprof-attach")
+}
+
+/// As `/proc` has it: empty where the thread has ended.
+#[cfg(target_arch = "x86_64")]
+pub fn thread_name(pid: i32, tid: i32) -> String {
+    let path = folder(pid).join(format!("task/{tid}/comm"));
+    fs::read_to_string(path).unwrap_or_default()
 }
 
 /// Whether a signal waits for a thread that does not block it; also where that cannot be known. One that the process ignores
@@ -135,16 +184,17 @@ pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
         Err(error) if error.kind() == ErrorKind::PermissionDenied => return Err(not_permitted()),
         Err(error) => return Err(Refusal::System(format!("/proc/{pid}/maps: {error}"))),
     };
+    // Who is root and has no filters can read those of others.
     let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
-    if status.pids != own.pids {
-        return Err(Refusal::PidNamespace);
-    }
-    const STRICT: u32 = 1;
-    if status.seccomp == STRICT || status.seccomp > own.seccomp || status.filters > own.filters {
+    let is_read = us.is_root() && own.seccomp == 0;
+    if status.seccomp == STRICT || status.has_more_filters(&own) && !is_read {
         return Err(Refusal::Seccomp);
     }
     check_machine(&folder)?;
-    is_same_file(&folder, library)?;
+    if !library.is_file() {
+        let library = library.display();
+        return Err(Refusal::System(format!("{library} is not there")));
+    }
     other_library(&maps, library)
 }
 
@@ -179,22 +229,24 @@ fn check_machine(folder: &Path) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the process would open the same file under this name.
-fn is_same_file(folder: &Path, library: &Path) -> Result<(), Refusal> {
-    let Ok(ours) = fs::metadata(library) else {
-        return Err(Refusal::System(format!(
-            "{} is not there",
-            library.display()
-        )));
-    };
+/// Whether the process would open the same file under this name: it may have another root.
+#[cfg(target_arch = "x86_64")]
+pub fn has_file(pid: i32, library: &Path) -> bool {
     let relative = library.strip_prefix("/").unwrap_or(library);
-    let theirs = fs::metadata(folder.join("root").join(relative));
-    let is_same =
-        theirs.is_ok_and(|theirs| (theirs.dev(), theirs.ino()) == (ours.dev(), ours.ino()));
-    match is_same {
-        true => Ok(()),
-        false => Err(Refusal::MountNamespace(library.display().to_string())),
-    }
+    let identity = |path: &Path| {
+        let status = fs::metadata(path).ok()?;
+        Some((status.dev(), status.ino()))
+    };
+    let theirs = identity(&folder(pid).join("root").join(relative));
+    theirs.is_some() && theirs == identity(library)
+}
+
+/// Whether the process sees `/proc`, where it opens a file by its descriptor.
+#[cfg(target_arch = "x86_64")]
+pub fn has_proc(pid: i32) -> bool {
+    let proc = folder(pid).join("root/proc");
+    nix::sys::statfs::statfs(&proc)
+        .is_ok_and(|status| status.filesystem_type() == nix::sys::statfs::PROC_SUPER_MAGIC)
 }
 
 /// Whether another file of the library is loaded.
@@ -227,10 +279,10 @@ mod tests {
 
     #[test]
     fn a_status_is_read_with_or_without_what_old_kernels_lack() {
-        let text = "Name:\ta: b\nState:\tt (tracing stop)\nTracerPid:\t42\nUid:\t1\t2\t3\t4\nNSpid:\t7\t1\nSeccomp:\t2\n";
+        let text = "Name:\ta: b\nState:\tt (tracing stop)\nTracerPid:\t42\nUid:\t1\t2\t3\t4\nSeccomp:\t2\n";
         let status = Status::parse(text);
         assert_eq!((status.state, status.tracer), ('t', 42));
-        assert_eq!((status.users, status.pids), (vec![1, 2, 3, 4], 2));
+        assert_eq!(status.users, [1, 2, 3, 4]);
         assert_eq!((status.seccomp, status.filters), (2, None));
         let with = Status::parse(&format!("{text}Seccomp_filters:\t3\n"));
         assert_eq!(with.filters, Some(3));
@@ -262,6 +314,15 @@ mod tests {
         assert_eq!(status("0", "0000000000000002", "4"), Some(true));
         assert_eq!(status("2", "2", "ff"), Some(false));
         assert_eq!(is_pending("SigPnd:\t0\n"), None);
+    }
+
+    #[test]
+    fn one_command_at_a_time_attaches() {
+        let here = std::process::id().cast_signed();
+        let turn = Turn::take(here).unwrap();
+        assert_eq!(Turn::take(here).err(), Some(Refusal::Busy));
+        drop(turn);
+        assert!(Turn::take(here).is_ok() && Turn::take(i32::MAX).is_ok());
     }
 
     #[test]

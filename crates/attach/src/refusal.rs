@@ -25,8 +25,19 @@ pub enum Refusal {
     CLibrary(&'static str),
     Allocator,
     Sanitizer(&'static str),
-    MountNamespace(String),
-    PidNamespace,
+    /// Another command attaches to it at this moment.
+    Busy,
+    /// It has another root, in which `/proc` is not mounted.
+    NoProc,
+    /// No file could be made in it for the library: the error.
+    NoFile(i32),
+    /// The file that was made could not be written, for this reason.
+    NotWritten(String),
+    /// The versions of its C library, and of the one that the library needs.
+    OldGlibc {
+        has: (u32, u32),
+        needs: (u32, u32),
+    },
     /// It has more filters of system calls than this command.
     Seccomp,
     /// Another file of the library is loaded.
@@ -108,16 +119,30 @@ impl fmt::Display for Refusal {
                 f,
                 "it runs under {name}, which must see each thread begin: start it with tllmprof run"
             ),
-            Self::MountNamespace(path) => write!(
-                f,
-                "it has another root file system (a container), where {path} is not the same file: run tllmprof \
-                 attach inside the container"
+            Self::Busy => f.write_str("another command is attaching to it: try again"),
+            Self::NoProc => f.write_str(
+                "it has another root file system (a container), in which /proc is not mounted: the library cannot be \
+                 loaded there without it",
             ),
-            Self::PidNamespace => {
-                f.write_str("it is in another container: run tllmprof attach inside that")
-            }
+            Self::NoFile(error) => write!(
+                f,
+                "it has another root file system (a container), and no file in memory can be made in it for the \
+                 library: {} (memfd_create)",
+                std::io::Error::from_raw_os_error(*error)
+            ),
+            Self::NotWritten(error) => write!(
+                f,
+                "the library could not be written into the file in memory that was made in it: {error}"
+            ),
+            Self::OldGlibc { has, needs } => write!(
+                f,
+                "its glibc is {}.{}, and the library requires {}.{} (wanted: the library of a release, which requires \
+                 2.17; set TLLMPROF_LIB to it)",
+                has.0, has.1, needs.0, needs.1
+            ),
             Self::Seccomp => f.write_str(
-                "it filters its system calls (seccomp): starting a thread in it could end it. Start it with tllmprof run",
+                "it filters its system calls (seccomp), and a filter ends it or denies what the library needs, or cannot be \
+                 read (which takes root without filters). Start it with tllmprof run",
             ),
             Self::AnotherLibrary(path) => write!(
                 f,
@@ -125,7 +150,7 @@ impl fmt::Display for Refusal {
             ),
             Self::NoXsave => f.write_str("this processor or its system has no XSAVE"),
             Self::NoRoom => f.write_str(
-                "no room is left behind the code of its program and of its libraries; each attach takes 1 KiB. \
+                "no room is left behind the code of its program and of its libraries; each attach takes 1.5 KiB. \
                  Restart it",
             ),
             Self::NeverSafe { tries, why } => write!(

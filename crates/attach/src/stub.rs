@@ -26,12 +26,32 @@ pub const ANSWER: u64 = LARGEST_STATE + 40;
 /// The loader's message, with its end.
 pub const TEXT: u64 = LARGEST_STATE + 48;
 pub const LONGEST_TEXT: u64 = 512;
+/// The file that the new thread has made for the library: its descriptor and 1, or a negated error.
+pub const FILE: u64 = TEXT + LONGEST_TEXT;
+/// What has become of that file, by the command: [`WRITTEN`], or anything else where it was not written.
+pub const READY: u64 = FILE + 8;
+/// The path of the file, by the command.
+pub const PATH: u64 = FILE + 16;
+pub const LONGEST_PATH: u64 = 64;
+/// Two `struct stat`: of the file when it was made, and of what has its descriptor when that is closed.
+const STATUS: u64 = PATH + LONGEST_PATH;
+const STATUS_SIZE: u64 = 144;
 
 /// Values of [`STUB`] and [`STARTED`].
 /// Nothing else that could lie at these addresses is likely to hold them.
 pub const CREATED: u64 = 0x5471_0001;
 pub const FAILED: u64 = 0x5471_0002;
 pub const ANSWERED: u64 = 0x5471_0003;
+/// Values of [`READY`].
+pub const WRITTEN: u64 = 1;
+pub const GIVEN_UP: u64 = 2;
+/// For how many milliseconds, at least, the new thread waits for its file to be written.
+const WRITING_MS: u64 = 10_000;
+
+/// How the loader calls the library where it came from a file that was made for it: by no path that can be opened.
+const RENAMED: &str = "/memfd:libtllmprof.so";
+/// How the kernel calls that file.
+pub const MADE: &str = "/memfd:libtllmprof.so (deleted)";
 
 /// What the stub is given, in the order in which it lies behind it.
 #[repr(C)]
@@ -46,7 +66,10 @@ pub struct Constants {
     pub dlopen: u64,
     pub dlsym: u64,
     pub dlerror: u64,
+    /// The path of the library; 0 where a file is to be made for it first, at whose [`PATH`] it is.
     pub path: u64,
+    /// `tllmprof_attach`, where the library is loaded already; 0 elsewhere.
+    pub entry: u64,
     pub variables: u64,
     // What the registers are in the end.
     pub rax: u64,
@@ -163,7 +186,11 @@ global_asm!(
     // The new thread. rdi: the region.
     "10:",
     "push rbx",
+    "push r12",
+    "push r13",
     "mov rbx, rdi",
+    // The descriptor of the file.
+    "mov r12d, -1",
     "mov rdi, qword ptr fs:[0x10]",
     "call qword ptr [rip + 99f + {pthread_detach}]",
     // prctl(PR_SET_NAME, …): by this name the library knows that it is attached.
@@ -171,17 +198,88 @@ global_asm!(
     "mov edi, 15",
     "lea rsi, [rip + 12f]",
     "syscall",
+    "mov rax, qword ptr [rip + 99f + {entry}]",
+    "test rax, rax",
+    "jnz 28f",
     "mov rdi, qword ptr [rip + 99f + {path}]",
+    "test rdi, rdi",
+    "jnz 26f",
+    // memfd_create("libtllmprof.so", MFD_CLOEXEC)
+    "mov eax, 319",
+    "lea rdi, [rip + 9f + 7]",
+    "mov esi, 1",
+    "syscall",
+    "test eax, eax",
+    "js 23f",
+    // fcntl(…, F_DUPFD_CLOEXEC, 64): lower numbers are those that the program expects to get.
+    "mov r12d, eax",
+    "mov edi, eax",
+    "mov eax, 72",
+    "mov esi, 1030",
+    "mov edx, 64",
+    "syscall",
+    "test eax, eax",
+    "js 22f",
+    "xchg r12d, eax",
+    "mov edi, eax",
+    "mov eax, 3",
+    "syscall",
+    "22:",
+    // fstat
+    "mov edi, r12d",
+    "lea rsi, [rbx + {STATUS}]",
+    "mov eax, 5",
+    "syscall",
+    "lea eax, [r12 + 1]",
+    "23:",
+    "movsxd rax, eax",
+    "mov qword ptr [rbx + {FILE}], rax",
+    "test rax, rax",
+    "js 16f",
+    "mov r13d, {WRITING_MS}",
+    "24:",
+    "mov rax, qword ptr [rbx + {READY}]",
+    "test rax, rax",
+    "jnz 25f",
+    "dec r13d",
+    "jz 16f",
+    // nanosleep
+    "mov eax, 35",
+    "lea rdi, [rip + 8f]",
+    "xor esi, esi",
+    "syscall",
+    "jmp 24b",
+    "25:",
+    "cmp rax, {WRITTEN}",
+    "jne 16f",
+    "lea rdi, [rbx + {PATH}]",
+    "26:",
     // RTLD_NOW | RTLD_NODELETE
     "mov esi, 0x1002",
     "call qword ptr [rip + 99f + {dlopen}]",
+    "mov r13, rax",
     "test rax, rax",
     "jz 14f",
-    "mov rdi, rax",
+    // Its name in the loader's list must not lead to another file once the descriptor is closed (link_map.l_name).
+    "test r12d, r12d",
+    "js 27f",
+    "mov rdi, qword ptr [rax + 8]",
+    "mov rax, qword ptr [rip + 18f]",
+    "cmp rax, qword ptr [rdi]",
+    "jne 27f",
+    "lea rsi, [rip + 9f]",
+    "mov ecx, {RENAMED}",
+    "rep movsb",
+    "27:",
+    "mov rdi, r13",
     "lea rsi, [rip + 13f]",
     "call qword ptr [rip + 99f + {dlsym}]",
     "test rax, rax",
     "jz 14f",
+    "mov r13, rax",
+    "call 30f",
+    "mov rax, r13",
+    "28:",
     "mov rdi, qword ptr [rip + 99f + {variables}]",
     "call rax",
     "mov eax, eax",
@@ -203,16 +301,47 @@ global_asm!(
     "dec ecx",
     "jnz 15b",
     "16:",
+    "call 30f",
     "mov qword ptr [rbx + {STARTED}], {FAILED}",
     "17:",
     "xor eax, eax",
+    "pop r13",
+    "pop r12",
     "pop rbx",
+    "ret",
+    // Closes the file, unless the program has closed it and has another there.
+    "30:",
+    "test r12d, r12d",
+    "js 31f",
+    "mov edi, r12d",
+    "lea rsi, [rbx + {STATUS} + {STATUS_SIZE}]",
+    "mov eax, 5",
+    "syscall",
+    "test eax, eax",
+    "jnz 31f",
+    // Device and inode.
+    "mov rax, qword ptr [rbx + {STATUS}]",
+    "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE}]",
+    "jne 31f",
+    "mov rax, qword ptr [rbx + {STATUS} + 8]",
+    "cmp rax, qword ptr [rbx + {STATUS} + {STATUS_SIZE} + 8]",
+    "jne 31f",
+    "mov edi, r12d",
+    "mov eax, 3",
+    "syscall",
+    "31:",
     "ret",
     "6:",
     // All signals but the two that the C library sends to its threads.
     ".quad 0xfffffffe7fffffff",
     "7:",
     ".long 0x1f80",
+    "8:",
+    ".quad 0, 1000000",
+    "9:",
+    ".asciz \"/memfd:libtllmprof.so\"",
+    "18:",
+    ".ascii \"/proc/th\"",
     "12:",
     ".asciz \"tllmprof-attach\"",
     "13:",
@@ -231,6 +360,14 @@ global_asm!(
     ANSWER = const ANSWER,
     TEXT = const TEXT,
     LONGEST_TEXT = const LONGEST_TEXT,
+    FILE = const FILE,
+    READY = const READY,
+    PATH = const PATH,
+    STATUS = const STATUS,
+    STATUS_SIZE = const STATUS_SIZE,
+    WRITTEN = const WRITTEN,
+    WRITING_MS = const WRITING_MS,
+    RENAMED = const RENAMED.len() + 1,
     CREATED = const CREATED,
     FAILED = const FAILED,
     ANSWERED = const ANSWERED,
@@ -243,6 +380,7 @@ global_asm!(
     dlsym = const constant!(dlsym),
     dlerror = const constant!(dlerror),
     path = const constant!(path),
+    entry = const constant!(entry),
     variables = const constant!(variables),
     rax = const constant!(rax),
     rbx = const constant!(rbx),
@@ -294,4 +432,25 @@ pub fn state() -> Option<u64> {
     use core::arch::x86_64::{__cpuid, __cpuid_count};
     const OSXSAVE: u32 = 1 << 27;
     (__cpuid(1).ecx & OSXSAVE != 0).then(|| __cpuid_count(13, 0).ebx.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_has_the_name_by_which_it_is_known() {
+        let (name, code) = (format!("{RENAMED}\0"), code());
+        let mut places = code.windows(name.len());
+        assert!(places.any(|place| place == name.as_bytes()));
+        assert!(MADE.starts_with(RENAMED));
+        // The new name takes the place of this one.
+        assert!("/proc/thread-self/fd/0".len() >= RENAMED.len());
+    }
+
+    #[test]
+    fn a_stub_and_its_texts_take_what_messages_speak_of() {
+        let texts = 200;
+        assert!(size() + texts <= 1536, "{}", size());
+    }
 }

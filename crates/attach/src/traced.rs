@@ -29,6 +29,16 @@ pub enum NotStopped {
     NotPermitted,
 }
 
+/// An instruction of a filter of system calls, as the kernel has it (`struct sock_filter`).
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Instruction {
+    pub code: u16,
+    pub then: u8,
+    pub otherwise: u8,
+    pub k: u32,
+}
+
 /// A thread that is traced, and runs until it is interrupted.
 pub struct Stopping(Pid);
 
@@ -146,6 +156,10 @@ impl Stopped {
         }
     }
 
+    pub const fn tid(&self) -> i32 {
+        self.thread.as_raw()
+    }
+
     pub fn registers(&self) -> Option<Registers> {
         ptrace::getregs(self.thread).ok()
     }
@@ -191,6 +205,30 @@ impl Stopped {
             Some(start..start + length)
         };
         sequence != 0 && range().is_none_or(|range| range.contains(&rip))
+    }
+
+    /// One of its filters of system calls, the latest first; none behind the last.
+    ///
+    /// # Errors
+    /// They cannot be read: it takes CAP_SYS_ADMIN, and that this process has no filters itself.
+    pub fn filter(&self, index: usize) -> io::Result<Option<Vec<Instruction>>> {
+        const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
+        let get = |into: *mut Instruction| {
+            // SAFETY: the kernel writes as many instructions as it says when there is no place for them. That is a place of
+            // this size, or none. The filters of a stopped thread stay as they are.
+            let count = unsafe {
+                libc::ptrace(PTRACE_SECCOMP_GET_FILTER, self.thread.as_raw(), index, into)
+            };
+            usize::try_from(count).map_err(|_| io::Error::last_os_error())
+        };
+        let count = match get(core::ptr::null_mut()) {
+            Ok(count) => count,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut filter = vec![Instruction::default(); count];
+        get(filter.as_mut_ptr())?;
+        Ok(Some(filter))
     }
 
     /// Lets it go on as if it had not been stopped, with `registers` that it has; for how long it was.

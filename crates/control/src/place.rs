@@ -20,6 +20,14 @@ pub fn of_user(user: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/tllmprof-{user}"))
 }
 
+/// Whether a folder has a name as [`of_user`] gives it.
+pub fn is_of_user(name: &OsStr) -> bool {
+    let user = name
+        .to_str()
+        .and_then(|name| name.strip_prefix("tllmprof-"));
+    user.is_some_and(|user| user.parse::<u32>().is_ok())
+}
+
 /// The name of a process's socket in a folder of one namespace of processes.
 pub fn name(pid: u32) -> String {
     format!("{pid}.{EXTENSION}")

@@ -68,6 +68,12 @@ pub fn unfit(library: &Path) -> Option<String> {
     Elf::read(library).err().map(|error| reason(&error))
 }
 
+/// The newest glibc that a library requires, such as (2, 34).
+pub fn required_glibc(library: &Path) -> Option<(u32, u32)> {
+    let demanded = Elf::read(library).ok()?.glibc_demanded;
+    demanded.map(version::Version::numbers)
+}
+
 /// Says that the library is left out of a program, where it is.
 ///
 /// # Errors

@@ -13,6 +13,10 @@ impl Version {
         Self { major, minor }
     }
 
+    pub const fn numbers(self) -> (u32, u32) {
+        (self.major, self.minor)
+    }
+
     /// The version in a symbol version such as `GLIBC_2.34`.
     pub fn of_glibc(name: &[u8]) -> Option<Self> {
         let mut numbers = str::from_utf8(name)

@@ -1,5 +1,6 @@
 //! `tllmprof attach`: the library in a process that was started without it.
 
+use std::collections::HashSet;
 use std::env;
 use std::ffi::OsString;
 use std::path::{self, Path, PathBuf};
@@ -10,16 +11,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use tllmprof_attach::{Attached, Hooked, Library};
+use tllmprof_attach::{Attached, Hooked, Library, Turn};
 use tllmprof_config::Settings;
 use tllmprof_control::{Event, Phase, Request};
 use tllmprof_report::{Report, Time};
 
 use super::capture::{self, Windows};
-use super::count;
 use super::sockets::{self, Process};
-use crate::failure::usage;
-use crate::{library, manners, output};
+use super::{count, engine, inside};
+use crate::failure::{self, usage};
+use crate::{doctor, library, manners, output};
 
 /// How long a process may take to listen, which it does with its first call that is seen.
 const LISTENING: Duration = Duration::from_secs(5);
@@ -34,12 +35,16 @@ permit ptrace (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a 
 
   tllmprof attach 4711 --steps 50     the next 50 iterations
   tllmprof attach 4711                only attach; tllmprof capture 4711 captures later
+  tllmprof attach --engine            the processes of the only engine here that drive its GPUs
   tllmprof detach 4711")]
 pub struct Arguments {
-    /// The process
-    #[arg(value_name = "PID")]
-    pid: u32,
-    /// Capture so many iterations at once, and print their report
+    /// The processes; with --engine, those that started the engine
+    #[arg(value_name = "PID", required_unless_present = "engine")]
+    processes: Vec<u32>,
+    /// Find the processes that drive the GPUs: here, or among PID and its descendants
+    #[arg(long)]
+    engine: bool,
+    /// Capture so many iterations of each at once, and print their report
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
     /// What an iteration is: auto, a CUDA call, or sym:REGEX [default: auto]
@@ -51,31 +56,92 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let pid = arguments.pid;
     let variables = variables(arguments)?;
     let library = library::find()?;
+    let all = processes(arguments)?;
+    if all.len() > 1
+        && let Some(trace) = &arguments.trace
+        && !trace.to_string_lossy().contains("%p")
+    {
+        return Err(usage(format_args!(
+            "--trace {}: several processes would write it (wanted: a path with %p in it, the number of the process)",
+            trace.display()
+        )));
+    }
+    let mut failed = false;
+    let mut attached = Vec::new();
+    for pid in &all {
+        match attach_one(*pid, arguments, &library, &variables) {
+            Ok(()) => attached.push(*pid),
+            Err(error) if all.len() == 1 => return Err(error),
+            Err(error) => {
+                output::say(format_args!("{}", failure::text(&error)));
+                failed = true;
+            }
+        }
+    }
+    let mut listening = Vec::new();
+    for pid in attached {
+        match await_process(pid) {
+            Some(process) => listening.push(process),
+            None => {
+                output::say(format_args!(
+                    "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
+                     which are seen)"
+                ));
+                // Of an engine it may be one that drives no GPU.
+                failed |= arguments.steps.is_some() && !arguments.engine;
+            }
+        }
+    }
+    if let Some(steps) = arguments.steps {
+        failed |= listening.is_empty() || !take(listening, steps)?;
+    }
+    Ok(match failed {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// The processes that are meant, each once.
+fn processes(arguments: &Arguments) -> Result<Vec<u32>> {
+    let named = &arguments.processes;
+    if !arguments.engine {
+        let mut seen = HashSet::new();
+        return match named.iter().find(|pid| !seen.insert(**pid)) {
+            Some(pid) => Err(usage(format_args!("{pid} is given twice"))),
+            None => Ok(named.clone()),
+        };
+    }
+    let tops: Vec<_> = named.iter().map(|pid| u64::from(*pid)).collect();
+    let drivers = engine::find(&tops)?;
+    let shown: Vec<_> = drivers.iter().map(ToString::to_string).collect();
+    output::say(format_args!("--engine: {}", shown.join(", ")));
+    let pids = drivers.iter().map(|driver| u32::try_from(driver.pid));
+    Ok(pids.filter_map(Result::ok).collect())
+}
+
+/// Has the library in a process, whether it is there already or not.
+fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
+    let number = i32::try_from(pid)
+        .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
+    let _turn = match Turn::take(number) {
+        Ok(turn) => turn,
+        Err(refusal) => bail!("{pid}: {refusal}"),
+    };
     match sockets::of(pid.into()) {
         Some(process) if process.status.phase == Phase::Detached => {
-            attach_again(process, arguments, &library)?;
+            attach_again(process, arguments, library)
         }
+        Some(_) if arguments.engine => Ok(()),
         Some(_) => bail!(
             "{pid}: the library is in it and listens already (tllmprof capture {pid} captures its iterations)"
         ),
-        None => attach(pid, &library, &variables)?,
-    }
-    let Some(process) = await_process(pid) else {
-        output::say(format_args!(
-            "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says which \
-             are seen)"
-        ));
-        return Ok(match arguments.steps {
-            Some(_) => ExitCode::FAILURE,
-            None => ExitCode::SUCCESS,
-        });
-    };
-    match arguments.steps {
-        Some(steps) => take(process, steps),
-        None => Ok(ExitCode::SUCCESS),
+        None => {
+            let mut variables = variables.to_vec();
+            inside::adapt(pid.into(), arguments.trace.as_deref(), &mut variables)?;
+            attach(number, library, &variables)
+        }
     }
 }
 
@@ -127,14 +193,13 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     }
 }
 
-fn attach(pid: u32, library: &Path, variables: &[String]) -> Result<()> {
-    let number = i32::try_from(pid)
-        .map_err(|_| usage(format_args!("{pid}: no process has such a number")))?;
+fn attach(pid: i32, library: &Path, variables: &[String]) -> Result<()> {
     let wanted = Library {
         path: library,
+        glibc: doctor::required_glibc(library),
         variables,
     };
-    let attached = match tllmprof_attach::attach(number, wanted) {
+    let attached = match tllmprof_attach::attach(pid, wanted) {
         Ok(attached) => attached,
         Err(refusal) => bail!("{pid}: {refusal}"),
     };
@@ -164,7 +229,7 @@ fn attach(pid: u32, library: &Path, variables: &[String]) -> Result<()> {
             "{pid}: attached; {tries} thread{s} stopped, for {stopped} at most"
         ));
     }
-    if hook_driver(number, library) == 0 && answer == 3 {
+    if hook_driver(pid, library) == 0 && answer == 3 {
         bail!(
             "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
              which are)"
@@ -244,16 +309,14 @@ fn await_process(pid: u32) -> Option<Process> {
     }
 }
 
-fn take(process: Process, steps: u64) -> Result<ExitCode> {
+/// Captures, and prints the report; whether all was captured.
+fn take(processes: Vec<Process>, steps: u64) -> Result<bool> {
     let interrupts: Arc<AtomicUsize> = capture::interrupts()?;
     let mut windows = Windows::default();
     let wanted = capture::Wanted::of_steps(steps);
-    let (read, succeeded) = capture::take(vec![process], &wanted, &interrupts, &mut windows)?;
+    let (read, succeeded) = capture::take(processes, &wanted, &interrupts, &mut windows)?;
     if !read.is_empty() {
         output::print(Report::new(read).text().as_bytes())?;
     }
-    Ok(match succeeded {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(succeeded)
 }

@@ -1,12 +1,18 @@
 //! A connection to a process that listens.
 
+use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tllmprof_control::{Event, LONGEST, Request, Status};
+
+use super::beyond;
 
 /// How long a process may take to answer what it can answer at once.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -15,6 +21,16 @@ pub struct Connection {
     reader: BufReader<UnixStream>,
     /// The beginning of a line whose rest had not come in time.
     begun: Vec<u8>,
+    /// The number that the process has here.
+    peer: Option<u64>,
+}
+
+/// Who may listen, and who connects.
+pub struct Who {
+    /// The users who may.
+    pub allowed: [u32; 3],
+    /// The user as whom root connects, as its own number is unknown in the process's user namespace.
+    pub connect_as: Option<u32>,
 }
 
 /// Whoever may listen there.
@@ -27,25 +43,34 @@ pub enum Reached {
 impl Connection {
     /// # Errors
     /// Where it cannot be reached, or is another user's.
-    pub fn to(socket: &Path, users: &[u32]) -> Result<Reached> {
-        let stream = match UnixStream::connect(socket) {
+    pub fn to(socket: &Path, who: &Who) -> Result<Reached> {
+        let stream = match connect(socket, who.connect_as) {
             Ok(stream) => stream,
             Err(error) if is_nobody(&error) => return Ok(Reached::Nobody),
             Err(error) => return Err(error.into()),
         };
-        let user = rustix::net::sockopt::socket_peercred(&stream)?.uid.as_raw();
-        if !users.contains(&user) {
-            bail!("user {user} listens there");
+        let peer = peer(&stream)?;
+        if !who.allowed.contains(&peer.uid) {
+            bail!("user {} listens there", peer.uid);
         }
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Reached::Listens(Self::over(stream)))
+        let mut connection = Self::over(stream);
+        // 0: it has no number here.
+        connection.peer = u64::try_from(peer.pid).ok().filter(|pid| *pid != 0);
+        Ok(Reached::Listens(connection))
+    }
+
+    /// Whether the kernel gives the process this number here.
+    pub fn is_seen_as(&self, pid: u64) -> bool {
+        self.peer == Some(pid)
     }
 
     pub(super) fn over(stream: UnixStream) -> Self {
         Self {
             reader: BufReader::new(stream),
             begun: Vec::new(),
+            peer: None,
         }
     }
 
@@ -65,7 +90,7 @@ impl Connection {
         self.reader.get_ref().set_read_timeout(patience)
     }
 
-    /// The next event.
+    /// The next event. The number of the process is the one that it has here, if it has any.
     ///
     /// # Errors
     /// Where none comes in time, the other side is gone, or it says something else.
@@ -86,7 +111,15 @@ impl Connection {
         }
         let line = std::mem::take(&mut self.begun);
         let line = line.strip_suffix(b"\n").unwrap_or(&line);
-        Event::from_line(line).map_err(io::Error::other)
+        let mut event = Event::from_line(line).map_err(io::Error::other)?;
+        if let Event::Status(status) = &mut event
+            && let Some(peer) = self.peer
+            && peer != status.pid
+            && beyond::own_number(peer) == Some(status.pid)
+        {
+            status.pid = peer;
+        }
+        Ok(event)
     }
 
     /// # Errors
@@ -127,6 +160,62 @@ impl Connection {
         self.reader
             .get_mut()
             .write_all(request.to_line().as_bytes())
+    }
+}
+
+/// Connects to a socket whose path may be longer than an address.
+fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
+    let (Some(folder), Some(name)) = (socket.parent(), socket.file_name()) else {
+        return Err(io::ErrorKind::NotFound.into());
+    };
+    let is_short = socket.as_os_str().len() <= tllmprof_control::place::LONGEST;
+    if is_short && user.is_none() {
+        return UnixStream::connect(socket);
+    }
+    let folder = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(folder)?;
+    let path = Path::new("/proc/self/fd")
+        .join(folder.as_raw_fd().to_string())
+        .join(name);
+    let Some(user) = user else {
+        return UnixStream::connect(path);
+    };
+    // The kernel takes the user from the thread that connects. This one ends then.
+    let as_user = || {
+        // SAFETY: the call takes numbers, and by this way it changes the effective user of the calling thread alone.
+        let set = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
+        match set {
+            0 => UnixStream::connect(path),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    let connected = thread::scope(|scope| scope.spawn(as_user).join());
+    connected.unwrap_or_else(|_| Err(io::Error::other("an internal error")))
+}
+
+/// Who listens at the other end, as the kernel says.
+fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into the structure, which is of numbers alone.
+    let failed = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        ) != 0
+    };
+    match failed {
+        true => Err(io::Error::last_os_error()),
+        false => Ok(peer),
     }
 }
 

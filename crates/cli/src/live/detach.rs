@@ -1,4 +1,4 @@
-//! `tllmprof detach`: takes the patches out of a process again.
+//! `tllmprof detach`: takes the patches out of processes again.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,21 +6,64 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tllmprof_control::{Event, Phase, Request};
 
-use super::{missing, sockets, stop};
-use crate::output;
+use super::{engine, missing, sockets, stop};
+use crate::{failure, output};
 
 /// How long a process may take to answer.
 const ANSWERING: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The process
-    #[arg(value_name = "PID")]
-    pid: u32,
+    /// The processes; with --engine, those that started the engine
+    #[arg(value_name = "PID", required_unless_present = "engine")]
+    processes: Vec<u32>,
+    /// All processes of the only engine here that have the library, or those among PID and its descendants
+    #[arg(long)]
+    engine: bool,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let pid = u64::from(arguments.pid);
+    let named: Vec<_> = arguments
+        .processes
+        .iter()
+        .map(|pid| u64::from(*pid))
+        .collect();
+    let all = match arguments.engine {
+        true => attached(&named)?,
+        false => named,
+    };
+    let mut failed = false;
+    for pid in &all {
+        match detach(*pid) {
+            Ok(()) => {}
+            Err(error) if all.len() == 1 => return Err(error),
+            Err(error) => {
+                output::say(format_args!("{}", failure::text(&error)));
+                failed = true;
+            }
+        }
+    }
+    Ok(match failed {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// The processes of the engine that can be detached.
+fn attached(tops: &[u64]) -> Result<Vec<u64>> {
+    let mut listening = sockets::all_here();
+    listening.retain(|process| process.status.phase != Phase::Detached);
+    let listening: Vec<_> = listening.iter().map(|process| process.status.pid).collect();
+    let all = engine::among(&listening, tops)?;
+    if all.is_empty() {
+        bail!(
+            "--engine: the library is attached to none of its processes (tllmprof ps lists those that it is attached to)"
+        );
+    }
+    Ok(all)
+}
+
+fn detach(pid: u64) -> Result<()> {
     let listening = || match sockets::of(pid) {
         Some(process) if process.status.phase == Phase::Detached => {
             bail!("{pid}: the library is detached already")
@@ -41,5 +84,5 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{pid}: detached; the library stays loaded and idle"
         )),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }

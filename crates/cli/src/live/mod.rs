@@ -1,9 +1,12 @@
 //! Processes that run under the library and listen: who they are, and windows on demand.
 
 pub mod attach;
+mod beyond;
 pub mod capture;
 mod connection;
 pub mod detach;
+mod engine;
+mod inside;
 mod lockstep;
 pub mod metrics;
 mod missing;

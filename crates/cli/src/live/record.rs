@@ -7,17 +7,14 @@ use tllmprof_calls::{CALLS, Kind};
 use tllmprof_control::Status;
 use tllmprof_record::{Clock, Counter, Header, Histogram, Reader};
 
+use super::beyond;
+
 /// The record where it can be read here: the process may be in a container.
 pub fn reachable(record: &Path, pid: u64) -> PathBuf {
-    if record.exists() {
-        return record.to_owned();
-    }
-    let inside = record.strip_prefix("/").unwrap_or(record);
-    let beyond = PathBuf::from(format!("/proc/{pid}/root")).join(inside);
-    if beyond.exists() {
-        beyond
-    } else {
-        record.to_owned()
+    let beyond = beyond::path_of(pid, record);
+    match beyond.exists() {
+        true => beyond,
+        false => record.to_owned(),
     }
 }
 
@@ -33,8 +30,10 @@ impl Figures {
         let record = reachable(Path::new(status.record.as_ref()?), status.pid);
         let reader = Reader::new(File::open(record).ok()?).ok()?;
         let header = reader.header().clone();
-        // Another process may have the name since.
-        (u64::from(header.pid) == status.pid).then(|| Self {
+        // Another process may have the name since. In a container it has a number of its own.
+        let writer = u64::from(header.pid);
+        let is_it = writer == status.pid || beyond::own_number(status.pid) == Some(writer);
+        is_it.then(|| Self {
             ns_per_tick: Clock::new(header.clock, &header.anchors).ns_per_tick(),
             header,
         })

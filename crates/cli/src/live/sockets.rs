@@ -11,7 +11,8 @@ use std::time::Duration;
 use tllmprof_config::Control;
 use tllmprof_control::{Phase, Status, place};
 
-use super::connection::{Connection, Reached};
+use super::beyond;
+use super::connection::{Connection, Reached, Who};
 use crate::failure::worded;
 use crate::output;
 
@@ -29,6 +30,8 @@ pub struct Process {
 struct Folder {
     path: PathBuf,
     owner: u32,
+    /// In another container, and of another user namespace.
+    beyond: Option<bool>,
 }
 
 /// All that listen to this user and can be captured, in the order of their runs, ranks and numbers. Files of dead processes
@@ -39,31 +42,50 @@ pub fn listening() -> Vec<Process> {
 
 /// As [`listening`], without those behind sockets that are known.
 pub fn listening_but(known: &[&Path]) -> Vec<Process> {
-    let mut processes = all_but(known);
+    let mut processes = all_but(known, None);
     processes.retain(|process| process.status.phase != Phase::Detached);
     processes
 }
 
 /// The process of this number, on this machine, whether it can be captured or not.
 pub fn of(pid: u64) -> Option<Process> {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
-    let mut all = all_but(&[]).into_iter();
-    all.find(|process| process.status.pid == pid && process.status.host == host)
+    let mut all = here(all_but(&[], Some(pid))).into_iter();
+    all.find(|process| process.status.pid == pid)
 }
 
-fn all_but(known: &[&Path]) -> Vec<Process> {
+/// All processes on this machine, whether they can be captured or not.
+pub fn all_here() -> Vec<Process> {
+    here(all_but(&[], None))
+}
+
+fn here(mut all: Vec<Process>) -> Vec<Process> {
+    let host = rustix::system::uname();
+    let host = host.nodename().to_string_lossy();
+    all.retain(|process| {
+        process.status.host == host || process.connection.is_seen_as(process.status.pid)
+    });
+    all
+}
+
+/// `only`: the process that is meant, where that is in another container.
+fn all_but(known: &[&Path], only: Option<u64>) -> Vec<Process> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
-    for folder in folders(user) {
+    for folder in folders(user, only) {
         for entry in fs::read_dir(&folder.path).into_iter().flatten().flatten() {
             let path = entry.path();
             if place::is_name(&entry.file_name()) && !known.contains(&path.as_path()) {
-                sockets.push((path, folder.owner));
+                let who = Who {
+                    allowed: [folder.owner, user, 0],
+                    connect_as: (folder.beyond == Some(true) && user == 0).then_some(folder.owner),
+                };
+                // Root might remove what somebody has put in the folder's place.
+                let is_ours = folder.owner == user && folder.beyond.is_none();
+                sockets.push((path, who, is_ours));
             }
         }
     }
-    let look = |(socket, owner): &(PathBuf, u32)| process(socket, *owner, user);
+    let look = |(socket, who, is_ours): &(PathBuf, Who, bool)| process(socket, who, *is_ours);
     let mut processes: Vec<_> = thread::scope(|scope| {
         let all: Vec<_> = sockets
             .iter()
@@ -83,8 +105,8 @@ pub fn order(status: &Status) -> (&Option<String>, &str, Option<u64>, u64) {
 }
 
 /// Reaches the process behind a socket, if one is there.
-fn reach(socket: &Path, users: &[u32]) -> anyhow::Result<Option<(Connection, Status)>> {
-    match Connection::to(socket, users)? {
+fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)>> {
+    match Connection::to(socket, who)? {
         Reached::Listens(mut connection) => {
             let status = connection.status()?;
             Ok(Some((connection, status)))
@@ -93,13 +115,12 @@ fn reach(socket: &Path, users: &[u32]) -> anyhow::Result<Option<(Connection, Sta
     }
 }
 
-/// The process behind a socket, if one is there.
-fn process(socket: &Path, owner: u32, user: u32) -> Option<Process> {
-    let users = [owner, user, 0];
-    let reached = reach(socket, &users).or_else(|_| {
+/// The process behind a socket, if one is there; else the socket is removed if it is this user's.
+fn process(socket: &Path, who: &Who, is_ours: bool) -> Option<Process> {
+    let reached = reach(socket, who).or_else(|_| {
         // One that the host has closed is made anew when somebody knocks.
         thread::sleep(AGAIN);
-        reach(socket, &users)
+        reach(socket, who)
     });
     match reached {
         Ok(Some((connection, status))) => Some(Process {
@@ -108,8 +129,7 @@ fn process(socket: &Path, owner: u32, user: u32) -> Option<Process> {
             status,
         }),
         Ok(None) => {
-            // Root might remove what somebody has put in the folder's place.
-            if owner == user {
+            if is_ours {
                 let _ = fs::remove_file(socket);
             }
             None
@@ -127,31 +147,49 @@ fn process(socket: &Path, owner: u32, user: u32) -> Option<Process> {
 
 /// Where the sockets may lie that this user can use: in the folder that the variable names, and in the users' own. Who
 /// logs in, or comes by `kubectl exec`, has not the variables that the server has.
-fn folders(user: u32) -> Vec<Folder> {
+fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
     let mut paths = BTreeSet::new();
-    if let Some(value) = env::var_os("TLLMPROF_CONTROL")
-        && let Ok(Control::Folder(folder)) = Control::parse(&value)
-    {
-        paths.insert(folder);
-    }
+    let control = env::var_os("TLLMPROF_CONTROL").and_then(|value| match Control::parse(&value) {
+        Ok(Control::Folder(folder)) => Some(folder),
+        _ => None,
+    });
+    paths.extend(control.clone());
     paths.extend(env::var_os("XDG_RUNTIME_DIR").map(|runtime| place::below(Path::new(&runtime))));
     if user == 0 {
         let list = |folder: &str| fs::read_dir(folder).into_iter().flatten().flatten();
         paths.extend(list("/run/user").map(|entry| place::below(&entry.path())));
-        let is_ours = |name: &str| {
-            name.strip_prefix("tllmprof-")
-                .is_some_and(|user| user.parse::<u32>().is_ok())
-        };
-        let ours = list("/tmp").filter(|entry| entry.file_name().to_str().is_some_and(is_ours));
+        let ours = list("/tmp").filter(|entry| place::is_of_user(&entry.file_name()));
         paths.extend(ours.map(|entry| entry.path()));
     } else {
         paths.insert(place::below(Path::new(&format!("/run/user/{user}"))));
         paths.insert(place::of_user(user));
     }
-    paths
+    let mut folders: Vec<_> = paths
         .into_iter()
         .filter_map(|path| folder(path, user))
-        .collect()
+        .collect();
+    for beyond::Folder {
+        path,
+        is_other_users,
+    } in beyond::folders(control.as_deref(), only)
+    {
+        let Ok(status) = fs::symlink_metadata(&path) else {
+            continue;
+        };
+        let owner = status.uid();
+        let is_known = folders.iter().any(|folder| {
+            fs::symlink_metadata(&folder.path)
+                .is_ok_and(|here| (here.dev(), here.ino()) == (status.dev(), status.ino()))
+        });
+        if !is_known && (user == 0 || owner == user) {
+            folders.push(Folder {
+                path,
+                owner,
+                beyond: Some(is_other_users),
+            });
+        }
+    }
+    folders
 }
 
 /// The folder, if it is there and nobody else's.
@@ -163,7 +201,11 @@ fn folder(path: PathBuf, user: u32) -> Option<Folder> {
     } else if user != 0 && owner != user && owner != 0 {
         format!("it belongs to user {owner}")
     } else {
-        return Some(Folder { path, owner });
+        return Some(Folder {
+            path,
+            owner,
+            beyond: None,
+        });
     };
     output::say(format_args!("{}: {why}; it is left alone", path.display()));
     None

@@ -1,0 +1,112 @@
+//! The library in a process with another root file system, where its path leads nowhere.
+//!
+//! The thread that the stub creates makes a file in memory (`memfd_create`). The command writes the library into it, and
+//! the path by which the process opens it, `/proc/thread-self/fd/N`, into the stub's region. Then the thread loads it and closes
+//! the descriptor. The process's file systems are not written to, and the file is gone with its last mapping.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::elf::Module;
+use crate::memory::Memory;
+use crate::process;
+use crate::refusal::Refusal;
+use crate::stub::{self, MADE};
+
+/// From where the library is loaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// By its path.
+    Path,
+    /// From a file that is made for it.
+    File,
+    /// It is there, from such a file: the address of its `tllmprof_attach`.
+    Loaded(u64),
+}
+
+impl Source {
+    /// # Errors
+    /// Why there is none.
+    pub fn of(
+        pid: i32,
+        memory: &Memory,
+        modules: &[Module],
+        library: &Path,
+    ) -> Result<Self, Refusal> {
+        if let Some(module) = modules.iter().find(|module| module.path == MADE) {
+            const ENTRY: &str = "tllmprof_attach";
+            let entry = module.functions(memory, &[ENTRY]).remove(ENTRY);
+            return match entry {
+                Some(entry) if is_copy(memory, module, library) => Ok(Self::Loaded(entry.address)),
+                _ => Err(Refusal::AnotherLibrary(MADE.to_owned())),
+            };
+        }
+        if process::has_file(pid, library) {
+            return Ok(Self::Path);
+        }
+        match process::has_proc(pid) {
+            true => Ok(Self::File),
+            false => Err(Refusal::NoProc),
+        }
+    }
+}
+
+/// Whether a module was loaded from a copy of the file. Its first page has the number of its build.
+fn is_copy(memory: &Memory, module: &Module, library: &Path) -> bool {
+    let mut page = [0; 4096];
+    let read = File::open(library).and_then(|file| file.read_exact_at(&mut page, 0));
+    read.is_ok() && memory.bytes(module.range.start) == Some(page)
+}
+
+/// Writes the library into the file that a process has made, once it is there; whether it was.
+///
+/// # Errors
+/// Why it is not written. The process has been informed then, and closes it.
+pub fn write(pid: i32, memory: &Memory, region: u64, library: &Path) -> Result<bool, Refusal> {
+    let descriptor = match memory.word(region + stub::FILE).map(u64::cast_signed) {
+        None | Some(0) => return Ok(false),
+        Some(error @ ..0) => return Err(Refusal::NoFile((-error) as i32)),
+        Some(number) => number - 1,
+    };
+    let written = fill(pid, descriptor, library);
+    let path = format!("/proc/thread-self/fd/{descriptor}\0");
+    let answer = |value: u64| -> io::Result<()> {
+        let memory = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(process::folder(pid).join("mem"))?;
+        let mut word = [0; 8];
+        memory.read_exact_at(&mut word, region + stub::STUB)?;
+        if u64::from_le_bytes(word) != stub::CREATED {
+            return Err(io::Error::other("it has become another program"));
+        }
+        memory.write_all_at(path.as_bytes(), region + stub::PATH)?;
+        memory.write_all_at(&value.to_le_bytes(), region + stub::READY)
+    };
+    let failed = |error: io::Error| Refusal::NotWritten(error.to_string());
+    match written {
+        Ok(()) => answer(stub::WRITTEN).map_err(failed).map(|()| true),
+        Err(error) => {
+            let _ = answer(stub::GIVEN_UP);
+            Err(failed(error))
+        }
+    }
+}
+
+fn fill(pid: i32, descriptor: i64, library: &Path) -> io::Result<()> {
+    let path = process::folder(pid).join(format!("fd/{descriptor}"));
+    // The program may have another file there by now. That one must be neither opened by a way that waits, nor written to.
+    let is_made = |path: &Path| fs::read_link(path).is_ok_and(|name| name == Path::new(MADE));
+    let changed = || io::Error::other("the process has closed it");
+    if !is_made(&path) {
+        return Err(changed());
+    }
+    let file = OpenOptions::new().write(true).open(&path)?;
+    if !is_made(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd()))) {
+        return Err(changed());
+    }
+    file.write_all_at(&fs::read(library)?, 0)
+}

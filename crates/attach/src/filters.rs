@@ -1,0 +1,199 @@
+//! What a thread's filters of system calls (seccomp) do: the thread that the stub creates has them, too.
+//!
+//! A container has such filters as a rule. Those of the usual runtimes let calls fail that they do not permit, which is harmless; others
+//! end the process. So each filter is looked through for each system call, with arguments of any value.
+
+use std::collections::HashSet;
+
+use crate::traced::{Instruction, Stopped};
+
+/// System calls have numbers up to this one.
+const LAST: u32 = 480;
+/// A process has no more filters that are looked at.
+const MOST: usize = 64;
+
+/// System calls without which the library cannot be loaded or listen.
+const NEEDED: [libc::c_long; 15] = [
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_clone,
+    libc::SYS_futex,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_memfd_create,
+    libc::SYS_openat,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_close,
+    libc::SYS_poll,
+    libc::SYS_socket,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept4,
+];
+
+/// Whether a stopped thread's filters end nothing and permit what the library needs; not where they cannot be read.
+pub fn are_harmless(thread: &Stopped) -> bool {
+    for index in 0..MOST {
+        match thread.filter(index) {
+            Ok(Some(filter)) if is_harmless(&filter) => {}
+            Ok(None) => return index > 0,
+            _ => return false,
+        }
+    }
+    false
+}
+
+fn is_harmless(filter: &[Instruction]) -> bool {
+    (0..=LAST).all(|number| {
+        let is_needed = NEEDED.contains(&number.into());
+        match outcomes(filter, number) {
+            Some(outcomes) => !is_needed || outcomes.permits,
+            None => false,
+        }
+    })
+}
+
+struct Outcomes {
+    permits: bool,
+}
+
+/// What may become of a system call with this number; nothing where it may end the process, or it is not known.
+fn outcomes(filter: &[Instruction], number: u32) -> Option<Outcomes> {
+    const ARCHITECTURE: u32 = 0xc000_003e;
+    const ERRNO: u32 = 0x0005_0000;
+    const LOG: u32 = 0x7ffc_0000;
+    const ALLOW: u32 = 0x7fff_0000;
+    let mut outcomes = Outcomes { permits: false };
+    // Where it may be, and the accumulator if that is known.
+    let mut open = vec![(0, Some(0u32))];
+    let mut seen = HashSet::new();
+    while let Some(state @ (at, value)) = open.pop() {
+        if !seen.insert(state) {
+            continue;
+        }
+        let Instruction {
+            code,
+            then,
+            otherwise,
+            k,
+        } = *filter.get(at)?;
+        let next = at + 1;
+        let mut jump = |holds: Option<bool>| {
+            if holds != Some(false) {
+                open.push((next + usize::from(then), value));
+            }
+            if holds != Some(true) {
+                open.push((next + usize::from(otherwise), value));
+            }
+        };
+        match code {
+            // ld
+            0x20 => {
+                let loaded = match k {
+                    0 => Some(number),
+                    4 => Some(ARCHITECTURE),
+                    _ => None,
+                };
+                open.push((next, loaded));
+            }
+            0x00 => open.push((next, Some(k))),
+            // ld of its memory and of the length, txa
+            0x60 | 0x80 | 0x87 => open.push((next, None)),
+            // ldx, st, stx, tax: neither the index nor the memory is followed.
+            0x01 | 0x61 | 0x81 | 0x02 | 0x03 | 0x07 => open.push((next, value)),
+            // and
+            0x54 => open.push((next, value.map(|value| value & k))),
+            // Other arithmetic.
+            code if code & 7 == 4 => open.push((next, None)),
+            // ja
+            0x05 => open.push((next.checked_add(usize::try_from(k).ok()?)?, value)),
+            // jeq, jgt, jge, jset: with a constant, or with the index
+            0x15 => jump(value.map(|value| value == k)),
+            0x25 => jump(value.map(|value| value > k)),
+            0x35 => jump(value.map(|value| value >= k)),
+            0x45 => jump(value.map(|value| value & k != 0)),
+            0x1d | 0x2d | 0x3d | 0x4d => jump(None),
+            // ret
+            0x06 => match k & 0xffff_0000 {
+                ALLOW | LOG => outcomes.permits = true,
+                ERRNO => {}
+                _ => return None,
+            },
+            _ => return None,
+        }
+    }
+    Some(outcomes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ERRNO: u32 = 0x0005_0001;
+    const ALLOW: u32 = 0x7fff_0000;
+    const KILL: u32 = 0x8000_0000;
+
+    fn instruction(code: u16, then: u8, otherwise: u8, k: u32) -> Instruction {
+        Instruction {
+            code,
+            then,
+            otherwise,
+            k,
+        }
+    }
+
+    /// Another architecture ends; one system call has an answer, by its first argument; the others have another.
+    fn filter(call: libc::c_long, answer: u32, others: u32) -> Vec<Instruction> {
+        vec![
+            instruction(0x20, 0, 0, 4),
+            instruction(0x15, 1, 0, 0xc000_003e),
+            instruction(0x06, 0, 0, KILL),
+            instruction(0x20, 0, 0, 0),
+            instruction(0x15, 1, 0, call as u32),
+            instruction(0x06, 0, 0, others),
+            instruction(0x20, 0, 0, 16),
+            instruction(0x45, 0, 1, 1),
+            instruction(0x06, 0, 0, answer),
+            instruction(0x06, 0, 0, others),
+        ]
+    }
+
+    #[test]
+    fn a_filter_is_harmless_if_no_call_ends_the_process_by_any_argument() {
+        let ptrace = libc::SYS_ptrace;
+        assert!(is_harmless(&filter(ptrace, ERRNO, ALLOW)));
+        assert!(!is_harmless(&filter(ptrace, KILL, ALLOW)));
+        for other in [0, 0x0003_0000, 0x7fc0_0000, 0x7ff0_0000] {
+            // Its thread, a signal, a supervisor, a tracer.
+            assert!(!is_harmless(&filter(ptrace, other, ALLOW)), "{other:x}");
+        }
+    }
+
+    #[test]
+    fn what_the_library_needs_must_be_permitted() {
+        assert!(!is_harmless(&filter(libc::SYS_ptrace, ALLOW, ERRNO)));
+        let mut never = filter(libc::SYS_socket, ERRNO, ALLOW);
+        assert!(is_harmless(&never), "by its argument");
+        never[6] = instruction(0x06, 0, 0, ERRNO);
+        assert!(!is_harmless(&never));
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_followed_is_not_harmless() {
+        let ret_a = [instruction(0x16, 0, 0, 0)];
+        let beyond = [instruction(0x05, 0, 0, 7)];
+        assert!(!is_harmless(&ret_a) && !is_harmless(&beyond) && !is_harmless(&[]));
+        // By the index, and with arithmetic, everything may be.
+        let any = |end| {
+            [
+                instruction(0x20, 0, 0, 0),
+                instruction(0x34, 0, 0, 3),
+                instruction(0x07, 0, 0, 0),
+                instruction(0x1d, 0, 1, 0),
+                instruction(0x06, 0, 0, end),
+                instruction(0x06, 0, 0, ALLOW),
+            ]
+        };
+        assert!(is_harmless(&any(ERRNO)) && !is_harmless(&any(KILL)));
+    }
+}

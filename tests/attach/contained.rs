@@ -1,0 +1,488 @@
+//! Programs in containers: with a root file system, processes and users of their own, attached to from outside.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::can_attach;
+use crate::common::{
+    Built, Output, build_once, built_command, command, run, shim, skipped, standin,
+};
+use crate::host::{LINKED, Linkage, POINTERS, random, times};
+use crate::place::{PATIENCE, Place, Running, switches, wait_until};
+
+/// The program `contain` says so where the kernel refuses a namespace.
+const REFUSED: i32 = 77;
+/// The user of this machine that is root in a user namespace of `contain`.
+const MAPPED: u32 = 100_000;
+
+struct Contained {
+    place: Place,
+    running: Running,
+    pid: u32,
+}
+
+fn contain() -> &'static Path {
+    static BUILT: Built = Built::new();
+    build_once(&BUILT, "attach/contain.c", &[])
+}
+
+/// Whether containers can be made here.
+fn can_contain() -> bool {
+    // SAFETY: takes nothing, and always succeeds.
+    if unsafe { libc::geteuid() } != 0 {
+        skipped("a container is attached to from outside by root alone");
+        return false;
+    }
+    can_attach()
+}
+
+/// A root file system with a program and the libraries that it needs, and nothing else.
+fn make_root(root: &Path, program: &Path, is_other_user: bool) {
+    for folder in ["proc", "tmp", "dev/shm"] {
+        fs::create_dir_all(root.join(folder)).unwrap();
+    }
+    fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = |file: &Path| {
+        let to = root.join(file.strip_prefix("/").unwrap());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(file, &to).unwrap();
+    };
+    // A program may open them by their names.
+    let gpu = ["libcuda.so.1", "libcudart.so.12"].map(|name| standin().join(name));
+    let listed = Command::new("ldd")
+        .arg(program)
+        .args(&gpu)
+        .env("LD_LIBRARY_PATH", standin())
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    // With a colon: whose libraries follow.
+    let is_file = |word: &&str| word.starts_with('/') && !word.ends_with(':');
+    let files = listed.split_whitespace().filter(is_file);
+    files.map(Path::new).for_each(copy);
+    gpu.iter().for_each(|file| copy(file));
+    fs::copy(program, root.join("program")).unwrap();
+    if is_other_user {
+        chown(root.join("tmp"), Some(MAPPED), Some(MAPPED)).unwrap();
+    }
+}
+
+impl Contained {
+    /// Nothing where the kernel refuses such a container.
+    fn start(linkage: Linkage, how: &str) -> Option<Self> {
+        let place = Place::new();
+        let root = place.path("root");
+        make_root(&root, linkage.program(), how.contains('u'));
+        let command = |arguments: &str| {
+            let mut command = built_command(contain());
+            command
+                .arg(&root)
+                .args([how, "number", "/program"])
+                .args(arguments.split(' '))
+                .env_remove("XDG_RUNTIME_DIR")
+                .env("LD_LIBRARY_PATH", standin())
+                .env("STANDIN_LOG", "/tmp/calls")
+                .current_dir(place.0.folder());
+            command
+        };
+        let tried = run(&mut command("0 1"), PATIENCE);
+        if tried.status.code() == Some(REFUSED) {
+            skipped(&format!("no container ({how}): {}", tried.err().trim()));
+            return None;
+        }
+        assert!(tried.status.success(), "{how}: {}", tried.err());
+        for left in fs::read_dir(root.join("tmp")).unwrap() {
+            fs::remove_file(left.unwrap().path()).unwrap();
+        }
+        let running = place.start(&mut command("2"));
+        let pid = fs::read_to_string(place.path("number")).unwrap();
+        Some(Self {
+            pid: pid.trim().parse().unwrap(),
+            place,
+            running,
+        })
+    }
+
+    fn root(&self) -> PathBuf {
+        self.place.path("root")
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let arguments = arguments.replace("PID", &self.pid.to_string());
+        let mut command = self.place.command(&arguments);
+        command.env("TLLMPROF_LIB", shim());
+        command
+    }
+
+    fn tllmprof(&self, arguments: &str) -> Output {
+        run(&mut self.command(arguments), PATIENCE)
+    }
+
+    #[track_caller]
+    fn succeeds(&self, arguments: &str) -> Output {
+        let output = self.tllmprof(arguments);
+        assert!(output.status.success(), "{arguments}: {}", output.err());
+        output
+    }
+
+    /// Refused with one line that has `why`.
+    #[track_caller]
+    fn refuses(&self, command: &mut Command, why: &str) {
+        let refused = run(command, PATIENCE);
+        let said = refused.err();
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(
+            said.contains(why) && said.trim_end().lines().count() == 1,
+            "{said}"
+        );
+        assert!(!self.maps().contains("libtllmprof"), "{why}");
+    }
+
+    fn maps(&self) -> String {
+        fs::read_to_string(format!("/proc/{}/maps", self.pid)).unwrap()
+    }
+
+    /// How often the library is mapped.
+    fn copies(&self) -> usize {
+        let maps = self.maps();
+        let code = |line: &&str| line.contains("r-xp") && line.contains("memfd:libtllmprof.so");
+        maps.lines().filter(code).count()
+    }
+
+    /// The state that `tllmprof ps` gives for its number here.
+    fn state(&self) -> Option<String> {
+        let listed = self.succeeds("ps --json");
+        let all: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+        let ours = all.iter().find(|process| process["pid"] == self.pid);
+        ours.map(|process| process["state"].as_str().unwrap().to_owned())
+    }
+
+    /// What lies in a folder as the program sees it.
+    fn files(&self, folder: &str) -> BTreeSet<PathBuf> {
+        fn add(folder: &Path, found: &mut BTreeSet<PathBuf>) {
+            for entry in fs::read_dir(folder).unwrap().flatten() {
+                if entry.file_type().unwrap().is_dir() {
+                    add(&entry.path(), found);
+                }
+                found.insert(entry.path());
+            }
+        }
+        let root = PathBuf::from(format!("/proc/{}/root", self.pid));
+        let mut found = BTreeSet::new();
+        if !folder.is_empty() {
+            add(&root.join(folder), &mut found);
+        } else {
+            for part in fs::read_dir(&root).unwrap().flatten() {
+                if part.file_name() != "proc" && part.file_type().unwrap().is_dir() {
+                    add(&part.path(), &mut found);
+                }
+            }
+        }
+        let inside = |path: &PathBuf| path.strip_prefix(&root).unwrap().to_owned();
+        found.iter().map(inside).collect()
+    }
+
+    /// How many iterations each window of the record has.
+    fn windows(&self, record: &Path) -> Vec<u64> {
+        let windows = self.running.windows_of(record);
+        windows
+            .iter()
+            .map(|(first, last)| last - first + 1)
+            .collect()
+    }
+
+    /// Has it end: no result of its threads was wrong.
+    #[track_caller]
+    fn end(&mut self) {
+        fs::write(self.root().join("tmp/end"), "").unwrap();
+        wait_until("the end", || {
+            self.running.child.try_wait().unwrap().is_some()
+        });
+        let status = self.running.child.wait().unwrap();
+        let out = self.running.out();
+        assert!(
+            status.success() && out.contains("bad 0, "),
+            "{status}\n{out}\n{}",
+            self.running.err()
+        );
+    }
+}
+
+#[test]
+fn a_program_in_a_container_is_captured_exactly_and_nothing_is_left_there() {
+    if !can_contain() {
+        return;
+    }
+    let mut all = vec![
+        (LINKED[0], "-"),
+        (POINTERS[1], "-"),
+        (LINKED[0], "u"),
+        (LINKED[0], "s"),
+    ];
+    match Path::new("/proc/sys/vm/memfd_noexec").exists() {
+        true => all.push((LINKED[0], "x")),
+        false => skipped("this kernel has no vm.memfd_noexec"),
+    }
+    for (linkage, how) in all {
+        let Some(mut host) = Contained::start(linkage, how) else {
+            continue;
+        };
+        let before = host.files("");
+        let attached = host.succeeds("attach PID --step cudaGraphLaunch --steps 10");
+        assert!(
+            attached.out().contains("10 iterations"),
+            "{how}: {}",
+            attached.out()
+        );
+        let hooked = "59 of 59 functions of the driver are hooked";
+        assert!(attached.err().contains(hooked), "{how}: {}", attached.err());
+        assert_eq!(host.state().as_deref(), Some("armed"), "{how}");
+        host.succeeds("capture PID --steps 5");
+        host.succeeds("detach PID");
+        assert_eq!(host.state(), None, "{how}");
+        let again = host.succeeds("attach PID --steps 7");
+        assert!(
+            again.err().contains("no thread was stopped"),
+            "{how}: {}",
+            again.err()
+        );
+        assert_eq!(host.copies(), 1, "{how}");
+        let open = fs::read_dir(format!("/proc/{}/fd", host.pid)).unwrap();
+        let mut open = open
+            .flatten()
+            .filter_map(|file| fs::read_link(file.path()).ok());
+        assert!(
+            !open.any(|file| file.to_string_lossy().contains("memfd:")),
+            "{how}"
+        );
+        host.end();
+        let record = host.root().join("tmp/tllmprof-inside-0-1.tllmprof");
+        assert_eq!(host.windows(&record), [10, 5, 7], "{how}");
+        let switched = switches(&host.root().join("tmp/calls"), 1);
+        let switched: Vec<_> = switched.iter().map(|(a, b)| b - a + 1).collect();
+        assert_eq!(switched, [10, 5, 7], "{how}");
+        // The record, and the folder of sockets, which is empty.
+        let left = fs::read_dir(host.root().join("tmp")).unwrap().flatten();
+        let left: BTreeSet<_> = left
+            .map(|entry| PathBuf::from("tmp").join(entry.file_name()))
+            .collect();
+        let new: Vec<_> = left
+            .difference(&before)
+            .map(|path| path.to_str().unwrap())
+            .collect();
+        let wanted = [
+            "tmp/end",
+            "tmp/tllmprof-0",
+            "tmp/tllmprof-inside-0-1.tllmprof",
+        ];
+        assert_eq!(new, wanted, "{how}");
+        let sockets = fs::read_dir(host.root().join("tmp/tllmprof-0")).unwrap();
+        assert_eq!(sockets.count(), 0, "{how}");
+    }
+}
+
+#[test]
+fn a_container_with_a_read_only_root_has_its_record_and_its_socket_in_memory() {
+    if !can_contain() {
+        return;
+    }
+    let Some(mut host) = Contained::start(LINKED[0], "r") else {
+        return;
+    };
+    let attached = host.succeeds("attach PID --step cudaGraphLaunch --steps 10");
+    assert!(
+        attached.out().contains("10 iterations"),
+        "{}",
+        attached.out()
+    );
+    let captured = host.succeeds("capture PID --steps 5");
+    assert!(
+        captured.out().contains("5 iterations"),
+        "{}",
+        captured.out()
+    );
+    let record = Path::new("dev/shm/tllmprof-inside-0-1.tllmprof");
+    assert!(
+        host.files("dev").contains(record),
+        "{:?}",
+        host.files("dev")
+    );
+    let record = PathBuf::from(format!("/proc/{}/root", host.pid)).join(record);
+    assert_eq!(host.windows(&record), [10, 5]);
+    host.succeeds("detach PID");
+    host.end();
+}
+
+#[test]
+fn a_container_in_which_the_library_cannot_be_is_refused_with_a_line() {
+    if !can_contain() {
+        return;
+    }
+    for (how, why) in [
+        ("n", "/proc is not mounted"),
+        ("R", "no place for a socket"),
+        ("k", "it filters its system calls (seccomp)"),
+    ] {
+        let Some(mut host) = Contained::start(LINKED[0], how) else {
+            continue;
+        };
+        let before = host.files("");
+        host.refuses(&mut host.command("attach PID"), why);
+        let left: Vec<_> = host.files("").difference(&before).cloned().collect();
+        assert!(left.is_empty(), "{how}: {left:?}");
+        host.end();
+    }
+    let Some(mut host) = Contained::start(LINKED[0], "-") else {
+        return;
+    };
+    let relative = host.tllmprof("attach PID --trace a.tllmprof");
+    assert_eq!(relative.status.code(), Some(2), "{}", relative.err());
+    assert!(
+        relative.err().contains("an absolute path there"),
+        "{}",
+        relative.err()
+    );
+    // A library that was built for a newer glibc than any.
+    let newer = host.place.path("libtllmprof.so");
+    let mut bytes = fs::read(shim()).unwrap();
+    let name = b"GLIBC_2.34\0";
+    let at = bytes
+        .windows(name.len())
+        .position(|part| part == name)
+        .expect("a version");
+    bytes[at..at + 10].copy_from_slice(b"GLIBC_2.99");
+    fs::write(&newer, bytes).unwrap();
+    let mut attach = host.command("attach PID");
+    host.refuses(
+        attach.env("TLLMPROF_LIB", &newer),
+        "the library requires 2.99",
+    );
+    host.end();
+}
+
+#[test]
+fn a_command_that_is_killed_leaves_a_container_as_it_was() {
+    if !can_contain() {
+        return;
+    }
+    let Some(mut host) = Contained::start(POINTERS[1], "-") else {
+        return;
+    };
+    for _ in 0..times(6) {
+        let mut attach = host
+            .command("attach PID")
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        sleep(Duration::from_micros(random(60_000)));
+        attach.kill().unwrap();
+        attach.wait().unwrap();
+        if host.copies() > 0 {
+            break;
+        }
+    }
+    // What a command did not write in time is closed after 10 s; the next one does not wait for that.
+    wait_until("the attach", || {
+        let said = host.tllmprof("attach PID").err();
+        host.state().as_deref() == Some("armed") && !said.contains("safe point")
+    });
+    assert_eq!(host.copies(), 1);
+    let captured = host.succeeds("capture PID --steps 6");
+    assert!(
+        captured.out().contains("6 iterations"),
+        "{}",
+        captured.out()
+    );
+    host.end();
+}
+
+#[test]
+fn commands_at_the_same_time_load_the_library_once() {
+    if !can_contain() {
+        return;
+    }
+    for _ in 0..times(2) {
+        let Some(mut host) = Contained::start(LINKED[0], "-") else {
+            return;
+        };
+        let mut all: Vec<_> = (0..3)
+            .map(|_| {
+                let mut attach = host.command("attach PID");
+                attach.stderr(Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        // One may be killed at any moment, and the next waits for what it has left.
+        sleep(Duration::from_micros(random(60_000)));
+        all[0].kill().unwrap();
+        for attach in all {
+            let ended = attach.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            let is_known = [
+                "attached; ",
+                "is attaching to it",
+                "listens already",
+                "hooked",
+            ];
+            assert!(
+                said.is_empty() || is_known.iter().any(|known| said.contains(known)),
+                "{said}"
+            );
+        }
+        wait_until("an attach", || {
+            let _ = host.tllmprof("attach PID");
+            host.state().as_deref() == Some("armed")
+        });
+        assert_eq!(host.copies(), 1);
+        host.end();
+    }
+}
+
+#[test]
+fn an_older_system_is_attached_to_or_refused_by_its_glibc() {
+    if !can_contain() {
+        return;
+    }
+    let systems = crate::common::repo().join(".cache/old-systems");
+    let Ok(systems) = fs::read_dir(&systems) else {
+        skipped("there are no old systems in .cache (scripts/old-systems fetches them)");
+        return;
+    };
+    for system in systems.flatten().map(|entry| entry.path()) {
+        if !["complete", "usr/bin/perl"]
+            .iter()
+            .all(|file| system.join(file).exists())
+        {
+            continue;
+        }
+        let place = Place::new();
+        let mut program = command(contain());
+        program
+            .arg(&system)
+            .args(["d", "number", "/usr/bin/perl", "-e"])
+            .arg("$| = 1; print qq(ready\\n); sleep 1 while 1")
+            .env("LC_ALL", "C")
+            // Each program that uses CUDA has them.
+            .env("LD_PRELOAD", "libpthread.so.0 libdl.so.2")
+            .current_dir(place.0.folder());
+        let running = place.start(&mut program);
+        let pid = fs::read_to_string(place.path("number")).unwrap();
+        let mut attach = place.command(&format!("attach {}", pid.trim()));
+        let attached = run(attach.env("TLLMPROF_LIB", shim()), PATIENCE);
+        let said = attached.err();
+        assert!(
+            said.contains("attached; ") || said.contains("and the library requires"),
+            "{}: {said}",
+            system.display()
+        );
+        let alive = Path::new("/proc").join(pid.trim()).exists();
+        assert!(alive, "{}", system.display());
+        drop(running);
+    }
+}
