@@ -1,6 +1,5 @@
 """Attach to programs that were started without the library, capture, detach, again and again: exact windows, nothing left behind."""
 import contextlib
-import glob
 import os
 import re
 import shutil
@@ -38,15 +37,14 @@ def loops(programs):
 
 
 class Command:
-    """The command's words for one process; what it said the last time."""
+    """The command for one process, or for the one that makes an engine's steps (`--engine`, and the PID of what has started it)."""
 
-    def __init__(self, bench, pid, folder):
-        self.bench, self.pid, self.folder, self.said = bench, pid, folder, ""
+    def __init__(self, bench, pid, folder, *more):
+        self.bench, self.target, self.folder = bench, [*more, str(pid)], folder
 
     def run(self, verb, *words):
-        ended = child.run([self.bench.command, "-v", verb, str(self.pid), *words],
+        ended = child.run([self.bench.command, "-v", verb, *self.target, *words],
                           self.bench.variables(TLLMPROF_CONTROL=self.folder, TLLMPROF_LIB=self.bench.shim), 60)
-        self.said = ended.err.strip()
         if ended.status != 0:
             raise RuntimeError(f"tllmprof {verb}: {ended.why()}")
         return ended
@@ -187,33 +185,6 @@ def drives_gpu(pid):
         return False
 
 
-def engine_process(of):
-    """The process of the engine that makes the steps: the last one begun that drives a GPU, of `of` and what it has started."""
-    parents = {}
-    for path in glob.glob("/proc/[0-9]*/stat"):
-        try:
-            with open(path) as stat:
-                number, _, rest = stat.read().partition(" (")
-            parents[int(number)] = int(rest.rpartition(") ")[2].split()[1])
-        except OSError:
-            pass
-
-    def is_below(pid):
-        while pid and pid != of:
-            pid = parents.get(pid, 0)
-        return pid == of
-
-    found = [pid for pid in parents if is_below(pid) and os.path.exists(f"/proc/{pid}") and opens_gpu(pid)]
-    return max(found, default=None)
-
-
-def opens_gpu(pid):
-    try:
-        return any(re.fullmatch(r"/dev/nvidia\d+", os.readlink(path)) for path in glob.glob(f"/proc/{pid}/fd/*"))
-    except OSError:
-        return False
-
-
 def check_engine(bench, report, own, run):
     """The same of an engine's server (engines.py) under its load: the process that makes its steps."""
     what, folder = f"{own.name}, {run.label}", private()
@@ -227,11 +198,10 @@ def check_engine(bench, report, own, run):
         while time.monotonic() < until and "ROUND" not in open(f"{folder}/out").read():
             time.sleep(0.5)
         time.sleep(3)
-        pid = engine_process(driver.pid)
         begun = time.monotonic_ns()
-        command = Command(bench, pid, folder)
-        first, longest = attached(command, "auto")
+        first, longest = attached(Command(bench, driver.pid, folder, "--engine"), "auto")
         ended = time.monotonic_ns()
+        pid = int(re.findall(r"(\d+): attached", first)[0])
         time.sleep(4)
         alive = driver.poll() is None and os.path.exists(f"/proc/{pid}")
     except Exception:
