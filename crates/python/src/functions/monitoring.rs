@@ -137,6 +137,27 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     monitoring.set_local(tool, code, tool.local).then_some(())
 }
 
+/// Gives the interpreter back what it has given us: it reports no calls any more, those of `codes` first of all.
+pub fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
+    let number = py.interpreter();
+    let is_its = |tool: &&Tool| tool.interpreter == number;
+    let tool = OURS.lock_for(PATIENCE)?.iter().find(is_its).copied()?;
+    forget(number);
+    let monitoring = Monitoring::of(py)?;
+    for code in codes {
+        monitoring.set_local(tool, code, 0);
+    }
+    monitoring.call(c"set_events", tool.number, &[&py.int(0)?])?;
+    let (events, none) = (monitoring.module.attr(c"events")?, py.none_object()?);
+    for (name, _) in &EVENTS {
+        let event = events.attr(name)?;
+        monitoring.call(c"register_callback", tool.number, &[&event, &none])?;
+    }
+    monitoring
+        .call(c"free_tool_id", tool.number, &[])
+        .map(|_| ())
+}
+
 /// Forgets what the interpreter with that number has given us.
 pub fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(PATIENCE) {
@@ -150,6 +171,7 @@ fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     if let Some(mark) = marked::find(code) {
         let _errno = Kept::new();
         if let Some(thread) = threads::current() {
+            thread.catch_up();
             act(&thread.spans, mark);
         }
     }

@@ -50,6 +50,13 @@ pub fn install(py: Python<'_>) {
     }
 }
 
+/// Nothing is looked for any more, until [`install`] is called again.
+pub fn forget() {
+    IS_WANTED.store(false, Ordering::Relaxed);
+    NEXT.store(u64::MAX, Ordering::Relaxed);
+    WAIT.store(SOON, Ordering::Relaxed);
+}
+
 /// Whether an audited event may bring a function that is wanted.
 pub fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {

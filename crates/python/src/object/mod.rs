@@ -354,6 +354,22 @@ impl<'py> Python<'py> {
         Object { py: self, raw }
     }
 
+    /// None.
+    pub fn none_object(self) -> Option<Object<'py>> {
+        // SAFETY: a new reference to an object that lives as long as the interpreter.
+        unsafe { self.own(self.none()) }
+    }
+
+    /// Whether there is an interpreter beside the main one.
+    pub fn has_sub_interpreters(self) -> bool {
+        let Some((first, next)) = self.api.first_interpreter.zip(self.api.next_interpreter) else {
+            return false;
+        };
+        // SAFETY: whoever makes or ends an interpreter has the GIL of the calling thread's, or ends only what is behind the
+        // first in the list, which is not read.
+        unsafe { !next(first()).is_null() }
+    }
+
     /// A new reference to None, for a C function to return.
     pub fn none(self) -> Raw {
         // SAFETY: None lives as long as the interpreter.
