@@ -109,15 +109,23 @@ pub fn install(py: Python<'_>) -> Option<()> {
 }
 
 /// Takes ours out of the interpreter's callbacks. No code of the program's runs for that.
-pub fn uninstall(py: Python<'_>) -> Option<()> {
+pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let kind = py.function(&CALLBACK)?.kind();
-    let is_ours = |callback: Object<'_>| {
-        let name = (callback.kind() == kind).then(|| callback.attr(c"__name__"));
-        let name = name.flatten();
-        name.is_some_and(|name| name.as_text().map(str::as_bytes) == Some(CALLBACK.name().to_bytes()))
+    // Of a function in C, so that no code of the program's runs.
+    let name_of = |callback: &Object<'py>| {
+        let is_in_c = callback.kind() == kind;
+        is_in_c.then(|| callback.attr(c"__name__")).flatten()
     };
-    let place = callbacks.elements().position(is_ours)?;
+    let is_ours = |callback: Object<'py>| {
+        let name = name_of(&callback);
+        name.is_some_and(|name| name.as_text() == CALLBACK.name().to_str().ok())
+    };
+    let place = py
+        .c()
+        .as_tuple(&callbacks)?
+        .elements()
+        .position(is_ours)?;
     let place = py.int(i64::try_from(place).ok()?)?;
     callbacks.attr(c"pop")?.call(&[&place]).map(|_| ())
 }
