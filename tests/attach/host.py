@@ -122,11 +122,11 @@ def steps():
             bad += fork()
         if os.path.exists("block"):
             os.remove("block")
-            holding.sleep(12)  # with the GIL
+            holding.sleep(8)  # with the GIL
         if kind == "holds":
             holding.usleep(20_000)  # with the GIL
         elif kind == "computes":
-            sum(i * i for i in range(2_000))
+            sum(i * i for i in range(20_000))
         else:
             time.sleep(0.001)
         if done == 1:

@@ -91,7 +91,9 @@ pub fn look() {
     if late::is_late() {
         // Whoever attaches the library waits for it; a thread of the program's does not.
         late::start();
-    } else if Python::if_held(api, begin_late).is_none() && call_on_main_thread(api, begin_late).is_err() {
+    } else if Python::if_held(api, begin_late).is_none()
+        && call_on_main_thread(api, begin_late).is_err()
+    {
         log::once!(Debug, "Python is too busy to be attached to");
     }
 }

@@ -121,11 +121,7 @@ pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
         let name = name_of(&callback);
         name.is_some_and(|name| name.as_text() == CALLBACK.name().to_str().ok())
     };
-    let place = py
-        .c()
-        .as_tuple(&callbacks)?
-        .elements()
-        .position(is_ours)?;
+    let place = py.c().as_tuple(&callbacks)?.elements().position(is_ours)?;
     let place = py.int(i64::try_from(place).ok()?)?;
     callbacks.attr(c"pop")?.call(&[&place]).map(|_| ())
 }

@@ -100,7 +100,14 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
         format!("TLLMPROF_CONTROL={}", control.as_deref().unwrap_or("1")),
         "TLLMPROF_START_STOP=none".to_owned(),
         // Its standard error is read by people who have not asked for it.
-        format!("TLLMPROF_LOG={}", if manners::is_verbose() { "debug" } else { "warn" }),
+        format!(
+            "TLLMPROF_LOG={}",
+            if manners::is_verbose() {
+                "debug"
+            } else {
+                "warn"
+            }
+        ),
     ];
     if let Some(step) = &arguments.step {
         if step.starts_with("nvtx:") {
