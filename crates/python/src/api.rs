@@ -226,7 +226,6 @@ macro_rules! with_functions {
                 set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
                 main_interpreter: fn() -> *mut c_void = c"PyInterpreterState_Main";
                 first_interpreter: fn() -> *mut c_void = c"PyInterpreterState_Head";
-                next_interpreter: fn(*mut c_void) -> *mut c_void = c"PyInterpreterState_Next";
                 new_state: fn(*mut c_void) -> ThreadState = c"PyThreadState_New";
                 clear_state: fn(ThreadState) = c"PyThreadState_Clear";
                 delete_current_state: fn() = c"PyThreadState_DeleteCurrent";

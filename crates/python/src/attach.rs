@@ -138,7 +138,7 @@ pub fn lead_gil(to_us: bool) {
                 module,
                 |name| hook(name).is_some(),
                 |name, value| match hook(name)? {
-                    (_, ours, _) if to_us => Some(*ours),
+                    (_, ours, _) if to_us => (value != Some(*ours)).then_some(*ours),
                     (_, ours, real) => (value == Some(*ours)).then_some(*real),
                 },
             );

@@ -30,8 +30,9 @@ use tllmprof_sync::{wait, wake};
 
 /// How long somebody waits for the thread.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long the interpreter's end waits for a thread that makes itself a state.
+/// How long the interpreter's end waits for a thread that makes itself a state, and for one that it keeps.
 const ENDING: Duration = Duration::from_secs(1);
+const KEPT: Duration = Duration::from_millis(20);
 const STACK: usize = 1 << 20;
 
 lifecycle::global! {
@@ -49,15 +50,20 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static IS_IN: AtomicBool = AtomicBool::new(false);
-    /// A thread is on its way to the GIL, or has it.
+    /// A thread is on its way to the GIL, or has it. One that an interpreter has kept is not there for the next.
     #[fork(reset)]
-    #[restart(keep)]
+    #[restart(reset)]
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-    /// It has found the interpreter alive, and makes itself a state.
+    /// It has found the interpreter alive: `MAKES_STATE` or `MAY_BE_KEPT`, else 0.
     #[fork(reset)]
-    #[restart(keep)]
+    #[restart(reset)]
     static ENTERS: AtomicU32 = AtomicU32::new(0);
 }
+
+/// It makes itself a state, or, up to 3.13, waits for the GIL.
+const MAKES_STATE: u32 = 1;
+/// It waits for the GIL, and may do so for ever.
+const MAY_BE_KEPT: u32 = 2;
 
 /// The library is attached to a process that runs. Before Python is looked for.
 pub fn begin() {
@@ -107,7 +113,7 @@ pub fn start() {
     }
 }
 
-/// A word that is 1 for as long as this lives.
+/// A word that is 0 again when this goes.
 struct Set(&'static AtomicU32);
 
 impl Drop for Set {
@@ -140,7 +146,7 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     let restore = unsafe {
         core::mem::transmute::<unsafe extern "C" fn(ThreadState), Restore>(api.restore_thread)
     };
-    ENTERS.store(1, Ordering::SeqCst);
+    ENTERS.store(MAKES_STATE, Ordering::SeqCst);
     let enters = Set(&ENTERS);
     if !api.runs() {
         return None;
@@ -150,7 +156,9 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     if state.is_null() {
         return None;
     }
-    let enters = api.version.ends_waiting_threads().then_some(enters);
+    if !api.version.ends_waiting_threads() {
+        ENTERS.store(MAY_BE_KEPT, Ordering::SeqCst);
+    }
     // SAFETY: a new state of this thread's, which has none.
     unsafe { restore(state) };
     drop(enters);
@@ -231,12 +239,44 @@ pub unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_int {
     contained((), || {
         if attached::api().is_some_and(|api| !api.runs()) {
             let since = Instant::now();
-            while ENTERS.load(Ordering::SeqCst) != 0 && since.elapsed() < ENDING {
-                wait(&ENTERS, 1, ENDING);
+            loop {
+                let enters = ENTERS.load(Ordering::SeqCst);
+                let patience = match enters {
+                    0 => break,
+                    MAKES_STATE => ENDING,
+                    _ => KEPT, // it looks every 5 ms
+                };
+                let left = patience.saturating_sub(since.elapsed());
+                if left.is_zero() {
+                    break;
+                }
+                wait(&ENTERS, enters, left);
             }
         }
     });
     drop(errno);
     // SAFETY: the interpreter's own call, with its own argument, goes on to where it was meant to.
     unsafe { libc::pthread_key_delete(key) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Whether no thread is on its way, but one that the interpreter has kept.
+    pub(crate) fn is_over() -> bool {
+        UNDER_WAY.load(Ordering::SeqCst) == 0 || ENTERS.load(Ordering::SeqCst) == MAY_BE_KEPT
+    }
+
+    #[test]
+    fn without_an_interpreter_there_is_nothing_to_be_done() {
+        assert!(is_settled() && !is_late() && !is_off());
+        let mut key = 0;
+        // SAFETY: a key of this test's, which nobody uses.
+        unsafe {
+            assert_eq!(libc::pthread_key_create(&raw mut key, None), 0);
+            assert_eq!(interpreter_goes(key), 0);
+            assert_eq!(interpreter_goes(key), libc::EINVAL);
+        }
+    }
 }

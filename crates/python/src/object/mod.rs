@@ -362,12 +362,11 @@ impl<'py> Python<'py> {
 
     /// Whether there is an interpreter beside the main one.
     pub fn has_sub_interpreters(self) -> bool {
-        let Some((first, next)) = self.api.first_interpreter.zip(self.api.next_interpreter) else {
+        let Some((first, main)) = self.api.first_interpreter.zip(self.api.main_interpreter) else {
             return false;
         };
-        // SAFETY: whoever makes or ends an interpreter has the GIL of the calling thread's, or ends only what is behind the
-        // first in the list, which is not read.
-        unsafe { !next(first()).is_null() }
+        // SAFETY: both read a word of the interpreter's, which is up. The newest comes first, the main one last.
+        unsafe { first() != main() }
     }
 
     /// A new reference to None, for a C function to return.
