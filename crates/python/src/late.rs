@@ -230,6 +230,30 @@ pub fn at_exit<'py>(py: Python<'py>) -> Option<Object<'py>> {
     Some(module)
 }
 
+/// Waits for a thread that has found the interpreter alive, but not long.
+fn await_entering(api: &'static Api) {
+    let since = Instant::now();
+    loop {
+        let enters = ENTERS.load(Ordering::SeqCst);
+        let patience = match enters {
+            0 => break,
+            MAKES_STATE => ENDING,
+            _ => KEPT, // it looks every 5 ms
+        };
+        let left = patience.saturating_sub(since.elapsed());
+        if left.is_zero() {
+            break;
+        }
+        let wait = || wait(&ENTERS, enters, left.min(KEPT));
+        if api.version.waits_for_end() {
+            wait();
+        } else {
+            // It leaves once it gets the GIL.
+            Python::if_held(api, |py| py.without_gil(wait)).unwrap_or_else(wait);
+        }
+    }
+}
+
 /// Stands in the interpreter's slot for `pthread_key_delete`, which it calls before its memory goes.
 ///
 /// # Safety
@@ -237,21 +261,8 @@ pub fn at_exit<'py>(py: Python<'py>) -> Option<Object<'py>> {
 pub unsafe extern "C" fn interpreter_goes(key: libc::pthread_key_t) -> c_int {
     let errno = Kept::new();
     contained((), || {
-        if attached::api().is_some_and(|api| !api.runs()) {
-            let since = Instant::now();
-            loop {
-                let enters = ENTERS.load(Ordering::SeqCst);
-                let patience = match enters {
-                    0 => break,
-                    MAKES_STATE => ENDING,
-                    _ => KEPT, // it looks every 5 ms
-                };
-                let left = patience.saturating_sub(since.elapsed());
-                if left.is_zero() {
-                    break;
-                }
-                wait(&ENTERS, enters, left);
-            }
+        if let Some(api) = attached::api().filter(|api| !api.runs()) {
+            await_entering(api);
         }
     });
     drop(errno);
