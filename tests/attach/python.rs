@@ -92,12 +92,23 @@ fn a_python_is_captured_exactly_and_nothing_is_left_in_it() {
                 let waits = &report["gil_wait"];
                 assert!(waits["count"].as_u64() > Some(0), "{python}: {waits}");
             }
-            if kind == "computes" {
-                let samples = &report["stacks"]["counts"]["samples"];
-                assert!(samples.as_u64() > Some(0), "{python}: {}", report["stacks"]);
-            }
             host.end();
         }
+    }
+}
+
+#[test]
+fn stacks_are_sampled() {
+    if !can_attach() {
+        return;
+    }
+    for python in pythons() {
+        let mut host = start(python, "computes");
+        tllmprof(&host, python, &format!("attach PID {ALL} --steps 500"));
+        let report = host.report();
+        let samples = &report["stacks"]["counts"]["samples"];
+        assert!(samples.as_u64() > Some(0), "{python}: {}", report["stacks"]);
+        host.end();
     }
 }
 

@@ -65,8 +65,8 @@ fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
     true
 }
 
-/// The calling thread's interpreter reports no calls any more. `is_main`: it is the main one, and all functions are looked for
-/// anew when [`install`] comes again.
+/// The calling thread's interpreter reports no calls any more. `is_main`: it is the main one, and nothing is
+/// looked for any more, until [`install`] is called again.
 pub fn uninstall(py: Python<'_>, is_main: bool) {
     if !py.api.version.has_monitoring() {
         evaluator::take_away(py);
@@ -76,7 +76,6 @@ pub fn uninstall(py: Python<'_>, is_main: bool) {
     marked::remove(py, |_| true);
     if is_main {
         resolve::forget();
-        targets::forget();
     }
 }
 

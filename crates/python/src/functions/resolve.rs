@@ -11,6 +11,7 @@ use std::ffi::CString;
 
 use super::targets::{self, Found, Module, Target};
 use super::{evaluator, mark, near};
+use crate::late;
 use crate::object::Object;
 use crate::object::Python;
 use crate::time::now;
@@ -43,6 +44,10 @@ lifecycle::global! {
 /// Looks at what an interpreter has imported before us.
 pub fn install(py: Python<'_>) {
     let modules = targets::all();
+    if late::is_late() && py.interpreter() == 0 {
+        // It may come in again: what was found was given up.
+        targets::forget();
+    }
     IS_WANTED.store(!modules.is_empty(), Ordering::Relaxed);
     if !modules.is_empty() {
         NEXT.store(0, Ordering::Relaxed);
