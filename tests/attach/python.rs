@@ -86,8 +86,8 @@ fn a_python_is_captured_exactly_and_nothing_is_left_in_it() {
                 let all = report[what].as_array().into_iter().flatten();
                 all.filter_map(|one| one["count"].as_u64()).sum::<u64>()
             };
-            // Every fifth step collects.
-            assert!(count("gc") >= 6, "{python} {kind}: {}", report["gc"]);
+            // Behind every fifth step is a collection; that behind a window's last step is outside.
+            assert!(count("gc") >= 5, "{python} {kind}: {}", report["gc"]);
             if kind == "contends" && python.has_gil {
                 let waits = &report["gil_wait"];
                 assert!(waits["count"].as_u64() > Some(0), "{python}: {waits}");

@@ -238,6 +238,15 @@ fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
     true
 }
 
+/// Whether there is an interpreter beside the main one.
+fn has_sub_interpreters(py: Python<'_>) -> bool {
+    let newest_and_main = py.api.first_interpreter.zip(py.api.main_interpreter);
+    newest_and_main.is_some_and(|(newest, main)| {
+        // SAFETY: both read a word of the interpreter's, which is up. The newest comes first, the main one last.
+        unsafe { newest() != main() }
+    })
+}
+
 /// Has the main interpreter get what we install, or give it back; the others do at their next audited event. The calling thread is
 /// the library's own, and has the GIL since it came in.
 pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
@@ -245,7 +254,7 @@ pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
     let is_up = py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some());
     if !is_wanted {
         threads::forget_calls();
-    } else if py.has_sub_interpreters() {
+    } else if has_sub_interpreters(py) {
         attached::sub_interpreter_begins();
     }
     if is_up {

@@ -19,7 +19,9 @@ use std::time::Instant;
 
 use super::api::{Api, ThreadState};
 use super::object::{Object, Python};
-use super::{attach, attached, entry, threads};
+use super::threads::Thread;
+use super::{attached, entry, threads};
+use once_cell::race::OnceBox;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::own_threads::OwnThread;
@@ -35,9 +37,15 @@ const ENDING: Duration = Duration::from_secs(1);
 const KEPT: Duration = Duration::from_millis(20);
 const STACK: usize = 1 << 20;
 
+/// What is done with the GIL: `true` for what is installed to come.
+pub type Act = fn(Python<'_>, &Thread, bool);
+
 lifecycle::global! {
     stage: Sinks;
 
+    #[fork(keep = "set once")]
+    #[restart(keep)]
+    static ACT: OnceBox<Act> = OnceBox::new();
     /// The library was attached to a process that runs.
     #[fork(keep = "the child's library is its parent's")]
     #[restart(keep)]
@@ -66,7 +74,9 @@ const MAKES_STATE: u32 = 1;
 const MAY_BE_KEPT: u32 = 2;
 
 /// The library is attached to a process that runs. Before Python is looked for.
-pub fn begin() {
+/// `act` gives the main interpreter what is installed, or takes it away.
+pub fn begin(act: Act) {
+    ACT.get_or_init(|| Box::new(act));
     IS_LATE.store(true, Ordering::Release);
     IS_WANTED.store(true, Ordering::Release);
 }
@@ -85,8 +95,6 @@ pub fn is_off() -> bool {
 /// for the GIL.
 pub fn switch(is_wanted: bool) -> bool {
     IS_WANTED.store(is_wanted, Ordering::SeqCst);
-    // Without the GIL: who has the loader's lock may wait for that.
-    attach::lead_gil(is_wanted);
     let since = Instant::now();
     while !is_settled() {
         start();
@@ -142,7 +150,7 @@ fn enter(api: &'static Api) -> Option<ThreadState> {
     type Restore = unsafe extern "C-unwind" fn(ThreadState);
     let (main_interpreter, new) = api.main_interpreter.zip(api.new_state)?;
     api.clear_state.and(api.delete_current_state)?;
-    // SAFETY: the same function, which may end the thread and unwind it.
+    // SAFETY: only the unwinding differs, which the caller's frames permit: they have nothing to catch it.
     let restore = unsafe {
         core::mem::transmute::<unsafe extern "C" fn(ThreadState), Restore>(api.restore_thread)
     };
@@ -202,7 +210,9 @@ fn settle(api: &'static Api, state: ThreadState) {
         if is_wanted == IS_IN.load(Ordering::SeqCst) {
             return;
         }
-        attach::switch(py, thread, is_wanted);
+        if let Some(act) = ACT.get() {
+            act(py, thread, is_wanted);
+        }
         is_settled_as(is_wanted);
     }
 }

@@ -86,14 +86,14 @@ impl session::Interpreter for Cpython {
 
     fn attach_again(&self) {
         if late::is_late() {
-            late::switch(true);
+            switch(true);
         }
     }
 
     fn detach(&self) -> bool {
-        let is_done = !late::is_late() || late::switch(false);
+        let is_done = !late::is_late() || switch(false);
         if !is_done {
-            late::switch(true);
+            switch(true);
         }
         is_done
     }
@@ -143,6 +143,13 @@ fn wants_of(settings: &Settings) -> Wants {
     }
 }
 
+/// Has Python get what is installed, or give it back; whether that was done in time.
+fn switch(is_wanted: bool) -> bool {
+    // Without the GIL: who has the loader's lock may wait for that.
+    attach::lead_gil(is_wanted);
+    late::switch(is_wanted)
+}
+
 /// How far Python is with what is asked for of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Progress {
@@ -156,12 +163,12 @@ pub enum Progress {
 
 /// The library is attached to a process that runs: as [`start`], and waits for Python, but not long.
 pub fn attach() -> Progress {
-    late::begin();
+    late::begin(attach::switch);
     start();
     if !wants::wants().is_installed() {
         return Progress::Done;
     }
-    match (attached::is_there(), late::switch(true)) {
+    match (attached::is_there(), switch(true)) {
         (false, _) => Progress::NotThere,
         (true, true) => Progress::Done,
         (true, false) => Progress::Waits,

@@ -106,7 +106,8 @@ impl<'py> Monitoring<'py> {
 
     /// Gives a number up, under which events of `codes` were asked for.
     fn give_back(&self, tool: Tool, codes: &[Object<'py>]) -> Option<()> {
-        let none = self.py.none_object()?;
+        // SAFETY: a new reference, which is owned from here on.
+        let none = unsafe { self.py.own(self.py.none()) }?;
         for code in codes {
             self.set_local(tool, code, 0);
         }

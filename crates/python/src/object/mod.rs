@@ -354,21 +354,6 @@ impl<'py> Python<'py> {
         Object { py: self, raw }
     }
 
-    /// None.
-    pub fn none_object(self) -> Option<Object<'py>> {
-        // SAFETY: a new reference to an object that lives as long as the interpreter.
-        unsafe { self.own(self.none()) }
-    }
-
-    /// Whether there is an interpreter beside the main one.
-    pub fn has_sub_interpreters(self) -> bool {
-        let Some((first, main)) = self.api.first_interpreter.zip(self.api.main_interpreter) else {
-            return false;
-        };
-        // SAFETY: both read a word of the interpreter's, which is up. The newest comes first, the main one last.
-        unsafe { first() != main() }
-    }
-
     /// A new reference to None, for a C function to return.
     pub fn none(self) -> Raw {
         // SAFETY: None lives as long as the interpreter.
