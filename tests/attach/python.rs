@@ -17,6 +17,11 @@ const KINDS: [&str; 6] = ["sleeps", "computes", "holds", "waits", "contends", "f
 /// The rule of the program's steps, and all of Python that there is to record.
 const ALL: &str = "--step py:__main__:Engine.step --gc --gil --stacks=1000";
 
+/// Those that are served.
+fn with_gil() -> impl Iterator<Item = &'static Python> {
+    pythons().iter().filter(|python| python.has_gil)
+}
+
 /// `tests/attach/host.py`, after its first step.
 fn start(python: &Python, arguments: &str) -> Host {
     let program = repo().join("tests/attach/host.py");
@@ -57,7 +62,7 @@ fn a_python_is_captured_exactly_and_nothing_is_left_in_it() {
     if !can_attach() {
         return;
     }
-    for python in pythons() {
+    for python in with_gil() {
         for kind in KINDS {
             let mut host = start(python, kind);
             let before = state(&host);
@@ -102,7 +107,7 @@ fn stacks_are_sampled() {
     if !can_attach() {
         return;
     }
-    for python in pythons() {
+    for python in with_gil() {
         let mut host = start(python, "computes");
         tllmprof(&host, python, &format!("attach PID {ALL} --steps 500"));
         let report = host.report();
@@ -117,7 +122,7 @@ fn known_engines_and_their_batches_are_found() {
     if !can_attach() {
         return;
     }
-    for python in pythons() {
+    for python in with_gil() {
         let mut host = start(python, "serves");
         let (out, said) = tllmprof(&host, python, "attach PID --steps 10");
         assert!(out.contains("vLLM"), "{python}: {out}{said}");
@@ -175,7 +180,7 @@ fn a_python_that_ends_meanwhile_ends_as_without() {
     if !can_attach() {
         return;
     }
-    for python in pythons() {
+    for python in with_gil() {
         let alone = start(python, "exits 40").finish_any();
         assert_eq!(alone.0.code(), Some(3), "{python}: {}", alone.2);
         for turn in 0..times(40) / 10 {
@@ -194,9 +199,9 @@ fn a_python_is_attached_at_any_moment() {
     if !can_attach() {
         return;
     }
-    let all = pythons();
+    let all: Vec<_> = with_gil().collect();
     for turn in 0..times(12) {
-        let python = &all[turn % all.len()];
+        let python = all[turn % all.len()];
         let kind = KINDS[turn / all.len() % KINDS.len()];
         let mut host = start(python, kind);
         for _ in 0..2 {

@@ -92,6 +92,8 @@ macro_rules! declare {
             pub(crate) runtime: Raw,
             pub(crate) types: Types,
             pub(crate) version: Version,
+            /// Built to run threads without a GIL.
+            pub(crate) is_free_threaded: bool,
             /// The version, as `3.12.1`.
             pub(crate) version_text: &'static str,
         }
@@ -141,6 +143,7 @@ macro_rules! declare {
                     runtime: find(&[c"_PyRuntime"]).unwrap_or(core::ptr::null_mut()),
                     types: Types::find(find)?,
                     version: Version::parse(text)?,
+                    is_free_threaded: text.contains("free-threading"),
                     version_text: text.split_whitespace().next()?,
                 })
             }

@@ -107,10 +107,16 @@ pub fn switch(is_wanted: bool) -> bool {
     true
 }
 
+/// Whether the thread may go in: without a GIL to hold, nothing keeps the interpreter from ending before the `atexit` callback is
+/// registered.
+pub fn is_served(api: &Api) -> bool {
+    !api.is_free_threaded
+}
+
 /// Whether there is nothing to be done.
 fn is_settled() -> bool {
     let is_as_wanted = || IS_IN.load(Ordering::SeqCst) == IS_WANTED.load(Ordering::SeqCst);
-    attached::api().is_none_or(|api| !api.runs() || is_as_wanted())
+    attached::api().is_none_or(|api| !is_served(api) || !api.runs() || is_as_wanted())
 }
 
 /// Starts the thread, unless there is one. For a thread of the program's, too.
@@ -136,7 +142,7 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     let _under_way = Set(&UNDER_WAY);
     let _own = OwnThread::new();
     name_thread(c"tllmprof-python");
-    if let Some(api) = attached::api()
+    if let Some(api) = attached::api().filter(|api| is_served(api))
         && !entry::is_closed()
         && let Some(state) = enter(api)
     {

@@ -157,7 +157,7 @@ pub enum Progress {
     Done,
     /// Its GIL is held; what is asked for comes as soon as it is not.
     Waits,
-    /// There is no CPython from 3.8 on.
+    /// There is no CPython from 3.8 on, or one that is built to do without a GIL.
     NotThere,
 }
 
@@ -168,7 +168,8 @@ pub fn attach() -> Progress {
     if !wants::wants().is_installed() {
         return Progress::Done;
     }
-    match (attached::is_there(), switch(true)) {
+    let is_there = attached::api().is_some_and(late::is_served);
+    match (is_there, switch(true)) {
         (false, _) => Progress::NotThere,
         (true, true) => Progress::Done,
         (true, false) => Progress::Waits,

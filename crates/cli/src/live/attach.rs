@@ -202,7 +202,7 @@ fn attach(arguments: &Arguments, library: &Path, variables: &[String]) -> Result
             "{pid}: a thread holds Python's GIL for long; Python's functions and events are seen once it lets go"
         )),
         (NO_PYTHON, Some(option)) => output::say(format_args!(
-            "{pid}: {option}: nothing is recorded for it: no CPython from 3.8 on was found in the process"
+            "{pid}: {option}: nothing is recorded for it: no CPython from 3.8 on with a GIL was found in the process"
         )),
         _ => {}
     }
