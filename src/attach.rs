@@ -8,6 +8,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::time::Instant;
 
 use tllmprof_control::jumps::Jumps;
 use tllmprof_intercept::attached::{self, Entries, Hook};
@@ -18,6 +19,7 @@ use tllmprof_platform::panics::contained;
 use tllmprof_platform::system::thread_name;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::{lifecycle, resolve};
+use tllmprof_python::{self as python, Progress};
 use tllmprof_session::activity;
 
 /// The name of the thread, as the command sets it.
@@ -29,6 +31,8 @@ const PRELOADED: c_int = 1;
 const BAD_VARIABLE: c_int = 2;
 const AGAIN: c_int = 3;
 const FAILED: c_int = 4;
+const PYTHON_WAITS: c_int = 5;
+const NO_PYTHON: c_int = 6;
 
 /// After which time slots are looked at again that the loader was filling when they were led elsewhere.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -107,9 +111,15 @@ fn start(variables: &[Vec<u8>]) -> c_int {
     if !attached::attach(hooks(), entries) {
         return FAILED;
     }
-    std::thread::sleep(AGAIN_AFTER);
+    let since = Instant::now();
+    let python = python::attach();
+    std::thread::sleep(AGAIN_AFTER.saturating_sub(since.elapsed()));
     attached::look_again();
-    STARTED
+    match python {
+        Progress::Done => STARTED,
+        Progress::Waits => PYTHON_WAITS,
+        Progress::NotThere => NO_PYTHON,
+    }
 }
 
 fn hooks() -> Vec<Hook> {

@@ -28,7 +28,7 @@ pub fn start(is_attached: bool) {
         activity::counts_ranges(settings) || activity::records_ranges(settings)
     }));
     intercept::follow_named();
-    // Python that was not seen to start is left alone.
+    // One that is attached waits for Python when all else is done.
     if !is_attached {
         python::start();
     }

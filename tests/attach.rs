@@ -10,6 +10,8 @@ mod host;
 #[allow(dead_code, reason = "other tests use the rest of it")]
 #[path = "live/place.rs"]
 mod place;
+#[path = "attach/python.rs"]
+mod python;
 #[path = "attach/refused.rs"]
 mod refused;
 
@@ -379,10 +381,8 @@ fn the_output_and_the_status_are_as_without() {
 #[test]
 fn a_rule_that_takes_a_start_is_refused_before_anything_is_done() {
     for (arguments, why) in [
-        (
-            "attach 1 --step py:a:b",
-            "from the start of a process alone",
-        ),
+        ("attach 1 --step py:a", "TLLMPROF_STEP"),
+        ("attach 1 --stacks=5000", "TLLMPROF_STACKS"),
         (
             "attach 1 --step nvtx:a",
             "from the start of a process alone",

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
+
 use crate::common::{Built, Output, build_once, built_command, run, shim, standin};
-use crate::place::{PATIENCE, Place, Running, switches};
+use crate::place::{PATIENCE, Place, Running, switches, wait_until};
 
 /// How a program reaches CUDA.
 #[derive(Clone, Copy, Debug)]
@@ -143,15 +145,28 @@ impl Host {
             .collect()
     }
 
-    /// The windows of its record.
-    pub fn windows(&self) -> Vec<(u64, u64)> {
+    /// Its record.
+    pub fn record(&self) -> PathBuf {
         let records = fs::read_dir(self.place.0.folder()).unwrap().flatten();
         let mut records = records
             .map(|entry| entry.path())
             .filter(|path| path.extension().is_some_and(|end| end == "tllmprof"));
         let record = records.next().expect("a record");
         assert_eq!(records.next(), None);
-        self.running.windows_of(&record)
+        record
+    }
+
+    /// The windows of its record.
+    pub fn windows(&self) -> Vec<(u64, u64)> {
+        self.running.windows_of(&self.record())
+    }
+
+    /// What `tllmprof report --json` says of the process.
+    pub fn report(&self) -> Value {
+        let mut command = self.command("report --json");
+        let report = run(command.arg(self.record()), PATIENCE);
+        let mut json: Value = serde_json::from_slice(&report.stdout).expect("a report");
+        json["processes"][0].take()
     }
 
     /// Where the driver saw the profiler started and stopped.
@@ -203,9 +218,20 @@ impl Host {
 
     /// Waits for its end: what it wrote.
     #[track_caller]
-    pub fn finish(mut self) -> (String, String) {
-        let status = self.running.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", self.running.err());
-        (self.running.out(), self.running.err())
+    pub fn finish(self) -> (String, String) {
+        let (status, out, err) = self.finish_any();
+        assert!(status.success(), "{status}: {err}");
+        (out, err)
+    }
+
+    /// As [`Host::finish`], and the status, whatever that is.
+    #[track_caller]
+    pub fn finish_any(mut self) -> (ExitStatus, String, String) {
+        let mut status = None;
+        wait_until("its end", || {
+            status = self.running.child.try_wait().unwrap();
+            status.is_some()
+        });
+        (status.unwrap(), self.running.out(), self.running.err())
     }
 }

@@ -209,7 +209,7 @@ fn sleep(code: u32, deadline: Instant) -> bool {
     !left.is_zero()
 }
 
-extern "C" fn main(_: *mut c_void) -> *mut c_void {
+extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
         let _own = OwnThread::new();
         name_thread(c"tllmprof");

@@ -73,7 +73,7 @@ impl Listener for ControlSocket {
     }
 }
 
-extern "C" fn main(_: *mut c_void) -> *mut c_void {
+extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
         let _own = OwnThread::new();
         name_thread(c"tllmprof-live");

@@ -119,11 +119,20 @@ pub fn at_exit(handler: extern "C" fn()) {
 }
 
 /// Starts a detached thread that runs `main` on a stack of so many bytes, with the calling thread's signal
-/// mask; whether it did.
+/// mask; whether it did. `main` may be unwound, as by `pthread_exit`.
 ///
 /// Not `std::thread`: that looks functions up by name, which takes the loader's lock and changes what
 /// `dlerror` says, and it takes a thread key, without which it aborts.
-pub fn start_thread(stack: usize, main: extern "C" fn(*mut c_void) -> *mut c_void) -> bool {
+pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mut c_void) -> bool {
+    // SAFETY: as pthread.h declares it, but for that `main` may be unwound, which the C library expects.
+    unsafe extern "C" {
+        fn pthread_create(
+            thread: *mut libc::pthread_t,
+            attributes: *const libc::pthread_attr_t,
+            main: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+            argument: *mut c_void,
+        ) -> core::ffi::c_int;
+    }
     // SAFETY: the attributes are initialised before they are used and given back afterwards; the
     // thread takes no argument.
     unsafe {
@@ -132,7 +141,7 @@ pub fn start_thread(stack: usize, main: extern "C" fn(*mut c_void) -> *mut c_voi
         libc::pthread_attr_setdetachstate(&raw mut attributes, libc::PTHREAD_CREATE_DETACHED);
         libc::pthread_attr_setstacksize(&raw mut attributes, stack);
         let mut thread = core::mem::zeroed::<libc::pthread_t>();
-        let failed = libc::pthread_create(
+        let failed = pthread_create(
             &raw mut thread,
             &raw const attributes,
             main,

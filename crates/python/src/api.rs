@@ -92,6 +92,8 @@ macro_rules! declare {
             pub(crate) runtime: Raw,
             pub(crate) types: Types,
             pub(crate) version: Version,
+            /// Built to run threads without a GIL.
+            pub(crate) is_free_threaded: bool,
             /// The version, as `3.12.1`.
             pub(crate) version_text: &'static str,
         }
@@ -141,6 +143,7 @@ macro_rules! declare {
                     runtime: find(&[c"_PyRuntime"]).unwrap_or(core::ptr::null_mut()),
                     types: Types::find(find)?,
                     version: Version::parse(text)?,
+                    is_free_threaded: text.contains("free-threading"),
                     version_text: text.split_whitespace().next()?,
                 })
             }
@@ -224,6 +227,11 @@ macro_rules! with_functions {
                 frame_variable: fn(Raw, Raw) -> Raw = c"PyFrame_GetVar";
                 evaluator: fn(*mut c_void) -> *mut c_void = c"_PyInterpreterState_GetEvalFrameFunc";
                 set_evaluator: fn(*mut c_void, *mut c_void) = c"_PyInterpreterState_SetEvalFrameFunc";
+                main_interpreter: fn() -> *mut c_void = c"PyInterpreterState_Main";
+                first_interpreter: fn() -> *mut c_void = c"PyInterpreterState_Head";
+                new_state: fn(*mut c_void) -> ThreadState = c"PyThreadState_New";
+                clear_state: fn(ThreadState) = c"PyThreadState_Clear";
+                delete_current_state: fn() = c"PyThreadState_DeleteCurrent";
             }
         }
     };

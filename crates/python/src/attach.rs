@@ -18,11 +18,10 @@ use super::object::{Object, Python};
 use super::threads::{self, Thread};
 use super::torch::{compiled, modules};
 use super::wants::wants;
-use super::{entry, functions, gil, interpreter, names};
+use super::{entry, functions, gil, interpreter, late, names};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
-use tllmprof_platform::got::Redirect;
-use tllmprof_platform::got::redirect;
+use tllmprof_platform::got::{self, Redirect, redirect};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
@@ -69,7 +68,7 @@ pub fn look() {
     }
     let mut found = None;
     let is_installed = wants().is_installed();
-    let redirects = redirects(wants().gil);
+    let redirects = redirects(wants().gil, late::is_late());
     elf::with_modules(|modules| {
         found = modules.iter().find_map(|module| {
             let api = Api::find(module)?;
@@ -89,7 +88,12 @@ pub fn look() {
         return;
     }
     gil::is_late();
-    if Python::if_held(api, begin_late).is_none() && call_on_main_thread(api, begin_late).is_err() {
+    if late::is_late() {
+        // Whoever attaches the library waits for it; a thread of the program's does not.
+        late::start();
+    } else if Python::if_held(api, begin_late).is_none()
+        && call_on_main_thread(api, begin_late).is_err()
+    {
         log::once!(Debug, "Python is too busy to be attached to");
     }
 }
@@ -100,33 +104,46 @@ fn begin_late(py: Python<'_>) {
     py.quietly(|py| audit(py.api));
 }
 
-/// The slots that are led to us, and where to. `gil`: what threads do with it is asked for.
-fn redirects(gil: bool) -> Vec<Redirect> {
+/// The slots that are led to us, and where to. `gil`: what threads do with it is asked for. `is_late`: the interpreter was
+/// there before us.
+fn redirects(gil: bool, is_late: bool) -> Vec<Redirect> {
     let mut redirects = vec![Redirect {
         name: c"pthread_cond_init",
         to: initialise as *const () as usize,
     }];
+    if is_late {
+        redirects.push(Redirect {
+            name: c"pthread_key_delete",
+            to: late::interpreter_goes as *const () as usize,
+        });
+    }
     if gil {
-        redirects.extend([
-            Redirect {
-                name: c"pthread_cond_signal",
-                to: gil::signal as *const () as usize,
-            },
-            Redirect {
-                name: c"pthread_cond_timedwait",
-                to: gil::timed_wait as *const () as usize,
-            },
-            Redirect {
-                name: c"pthread_cond_wait",
-                to: gil::wait as *const () as usize,
-            },
-            Redirect {
-                name: c"pthread_cond_destroy",
-                to: gil::destroy as *const () as usize,
-            },
-        ]);
+        let hooks = gil::hooks().into_iter();
+        redirects.extend(hooks.map(|(name, to, _)| Redirect { name, to }));
     }
     redirects
+}
+
+/// Leads the slots by which the GIL is followed to us, or back.
+pub fn lead_gil(to_us: bool) {
+    let Some(attached) = attached::get().filter(|_| wants().gil) else {
+        return;
+    };
+    let hooks = gil::hooks();
+    let hook = |name: &CStr| hooks.iter().find(|hook| hook.0 == name);
+    elf::with_modules(|modules| {
+        let is_it = |module: &&elf::Module| module.start == attached.start;
+        if let Some(module) = modules.iter().find(is_it) {
+            got::lead(
+                module,
+                |name| hook(name).is_some(),
+                |name, value| match hook(name)? {
+                    (_, ours, _) if to_us => (value != Some(*ours)).then_some(*ours),
+                    (_, ours, real) => (value == Some(*ours)).then_some(*real),
+                },
+            );
+        }
+    });
 }
 
 /// Stands in the interpreter's slot for `pthread_cond_init`.
@@ -192,6 +209,63 @@ unsafe extern "C" fn audited(event: *const c_char, args: Raw, _: *mut c_void) ->
     0
 }
 
+/// Has the calling thread's interpreter get what we install, or give it back, where it has not yet. False if another thread
+/// is too long about that.
+fn settle(py: Python<'_>, thread: &Thread, is_wanted: bool) -> bool {
+    let number = py.interpreter();
+    let Some(mut installed) = INSTALLED.lock_for(PATIENCE) else {
+        return false;
+    };
+    if installed.contains(&number) == is_wanted {
+        return true;
+    }
+    if is_wanted {
+        installed.push(number);
+    } else {
+        installed.retain(|known| *known != number);
+    }
+    drop(installed);
+    match number {
+        0 => late::is_settled_as(is_wanted),
+        _ => attached::sub_interpreter_begins(),
+    }
+    thread.busily(|| {
+        py.quietly(|py| match is_wanted {
+            true => interpreter::install(py, thread, number),
+            false => interpreter::uninstall(py, number),
+        });
+    });
+    true
+}
+
+/// Whether there is an interpreter beside the main one.
+fn has_sub_interpreters(py: Python<'_>) -> bool {
+    let newest_and_main = py.api.first_interpreter.zip(py.api.main_interpreter);
+    newest_and_main.is_some_and(|(newest, main)| {
+        // SAFETY: both read a word of the interpreter's, which is up. The newest comes first, the main one last.
+        unsafe { newest() != main() }
+    })
+}
+
+/// Has the main interpreter get what we install, or give it back; the others do at their next audited event. The calling thread is
+/// the library's own, and has the GIL since it came in.
+pub fn switch(py: Python<'_>, thread: &Thread, is_wanted: bool) {
+    // Not yet, while it is starting: the first event will do it.
+    let is_up = py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some());
+    if !is_wanted {
+        threads::forget_calls();
+    } else if has_sub_interpreters(py) {
+        attached::sub_interpreter_begins();
+    }
+    if is_up {
+        settle(py, thread, is_wanted);
+    }
+    LAST.store(0, Ordering::Relaxed);
+    if is_wanted {
+        thread.busily(|| begin_late(py));
+    }
+}
+
 /// What an audited event says of the interpreters that there are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Change {
@@ -238,19 +312,13 @@ fn met<'py>(
         if !py.quietly(|py| py.sys(c"stdout").is_some() && py.sys(c"stderr").is_some()) {
             return;
         }
-        let number = py.interpreter();
-        let Some(mut installed) = INSTALLED.lock_for(PATIENCE) else {
+        if !settle(py, thread, !late::is_off()) {
             return;
-        };
-        if !installed.contains(&number) {
-            installed.push(number);
-            if number != 0 {
-                attached::sub_interpreter_begins();
-            }
-            drop(installed);
-            thread.busily(|| py.quietly(|py| interpreter::install(py, thread, number)));
         }
         LAST.store(interpreter, Ordering::Relaxed);
+    }
+    if late::is_off() {
+        return;
     }
     if wants().gil && names::are_behind() {
         thread.busily(|| py.quietly(names::look));
@@ -285,10 +353,17 @@ mod tests {
 
     #[test]
     fn waits_for_the_gil_are_hooked_where_they_are_asked_for() {
-        let names = |gil| -> Vec<_> { redirects(gil).iter().map(|it| it.name).collect() };
-        assert_eq!(names(false), [c"pthread_cond_init"]);
-        assert_eq!(names(true).len(), 5);
-        assert!(names(true).contains(&c"pthread_cond_timedwait"));
+        let names = |gil, late| -> Vec<_> {
+            let redirects = redirects(gil, late);
+            redirects.iter().map(|it| it.name).collect()
+        };
+        assert_eq!(names(false, false), [c"pthread_cond_init"]);
+        assert_eq!(
+            names(false, true),
+            [c"pthread_cond_init", c"pthread_key_delete"]
+        );
+        assert_eq!(names(true, false).len(), 5);
+        assert!(names(true, false).contains(&c"pthread_cond_timedwait"));
     }
 
     #[test]

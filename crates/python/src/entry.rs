@@ -75,6 +75,14 @@ impl Drop for Flight<'_> {
     }
 }
 
+/// The calling thread, which has the GIL, is inside for as long as this lives.
+pub struct Inside(#[expect(dead_code, reason = "it is dropped")] Flight<'static>);
+
+/// None where the way in is closed.
+pub fn inside() -> Option<Inside> {
+    Flight::begin(&INSIDE, &CLOSED).map(Inside)
+}
+
 /// Runs `act` with the GIL, on the calling thread, whether that is one of Python's or not. None
 /// where there is no interpreter (any more), where the thread is in such a call already, or where
 /// the GIL could not be taken without harm.

@@ -98,13 +98,32 @@ lifecycle::global! {
     static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 }
 
+static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
+
 /// Has the interpreter report its collections. None if it has no `gc` to ask.
 pub fn install(py: Python<'_>) -> Option<()> {
-    static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
     NAMES.get_or_init(|| Box::new(Names::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let function = py.function(&CALLBACK)?;
     callbacks.append(&function).then_some(())
+}
+
+/// Takes ours out of the interpreter's callbacks. No code of the program's runs for that.
+pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
+    let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
+    let kind = py.function(&CALLBACK)?.kind();
+    // Of a function in C, so that no code of the program's runs.
+    let name_of = |callback: &Object<'py>| {
+        let is_in_c = callback.kind() == kind;
+        is_in_c.then(|| callback.attr(c"__name__")).flatten()
+    };
+    let is_ours = |callback: Object<'py>| {
+        let name = name_of(&callback);
+        name.is_some_and(|name| name.as_text() == CALLBACK.name().to_str().ok())
+    };
+    let place = py.c().as_tuple(&callbacks)?.elements().position(is_ours)?;
+    let place = py.int(i64::try_from(place).ok()?)?;
+    callbacks.attr(c"pop")?.call(&[&place]).map(|_| ())
 }
 
 impl Names {
@@ -129,6 +148,7 @@ fn callback(_: Python<'_>, args: &Object<'_>) {
 
 fn count(args: &Object<'_>) -> Option<()> {
     let thread = threads::current()?;
+    thread.catch_up();
     let mut args = args.elements();
     let (phase, info) = (args.next()?, args.next()?);
     let number = |name| info.item(name).and_then(|value| value.as_int());

@@ -9,7 +9,7 @@
 //! event if somebody listens, and nothing else. As it is, holds of one GIL never overlap.
 
 use core::cell::Cell;
-use core::ffi::c_int;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use tllmprof_platform::lifecycle;
@@ -206,6 +206,37 @@ impl Gils {
     }
 }
 
+/// The functions by which the GIL is followed: their names, what stands in their slots, and what that goes on to.
+pub fn hooks() -> [(&'static CStr, usize, usize); 4] {
+    macro_rules! address {
+        ($function:expr) => {
+            $function as *const () as usize
+        };
+    }
+    [
+        (
+            c"pthread_cond_signal",
+            address!(signal),
+            address!(libc::pthread_cond_signal),
+        ),
+        (
+            c"pthread_cond_timedwait",
+            address!(timed_wait),
+            address!(pthread_cond_timedwait),
+        ),
+        (
+            c"pthread_cond_wait",
+            address!(wait),
+            address!(pthread_cond_wait),
+        ),
+        (
+            c"pthread_cond_destroy",
+            address!(destroy),
+            address!(libc::pthread_cond_destroy),
+        ),
+    ]
+}
+
 /// Stands in the interpreter's slot for `pthread_cond_signal`.
 ///
 /// # Safety
@@ -244,6 +275,7 @@ fn noted(note: impl FnOnce(&Thread)) {
     let _errno = Kept::new();
     contained((), || {
         if let Some(thread) = threads::current() {
+            thread.catch_up();
             note(thread);
         }
     });

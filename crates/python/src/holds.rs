@@ -218,6 +218,14 @@ impl Holds {
         self.waits.longest.store(0, Ordering::Relaxed);
     }
 
+    /// What comes of what is under way is not seen.
+    pub fn forget(&self) {
+        self.holds_since.store(0, Ordering::Relaxed);
+        self.waits_since.set(0);
+        self.hold.set(None);
+        self.wait.set(None);
+    }
+
     /// The process is the child of a fork, where Python takes a new GIL.
     pub fn in_child(&self, _: &OnlyThread) {
         self.clear();

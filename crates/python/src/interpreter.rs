@@ -6,16 +6,30 @@ use super::object::Python;
 use super::threads::Thread;
 use super::torch::profiler;
 use super::wants::wants;
-use super::{entry, functions, gc, gil, names, stacks, totals};
+use super::{entry, functions, gc, gil, late, names, stacks, totals};
+use core::sync::atomic::{AtomicBool, Ordering};
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 use tllmprof_session as session;
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// [`main_ends`] will be called.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+}
 
 /// Comes into interpreter number `number`, 0 for the main one.
 pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
     let wants = wants();
     if number == 0 && register_end(py).is_none() {
         log::once!(Warn, "Python has no atexit: nothing is run in it");
+        if late::is_late() {
+            return; // the interpreter could end at any time
+        }
     }
     if wants.gil {
         gil::begin(py, thread);
@@ -32,6 +46,17 @@ pub fn install(py: Python<'_>, thread: &Thread, number: i64) {
     }
 }
 
+/// Gives interpreter number `number`, the calling thread's, what it was before. The audit hook and the `atexit` callback stay.
+pub fn uninstall(py: Python<'_>, number: i64) {
+    let wants = wants();
+    if wants.gc {
+        gc::uninstall(py);
+    }
+    if wants.functions {
+        functions::uninstall(py, number == 0);
+    }
+}
+
 /// An interpreter that is not the main one ends, the calling thread's.
 pub fn another_ends(py: Python<'_>) {
     functions::interpreter_ends(py);
@@ -40,13 +65,20 @@ pub fn another_ends(py: Python<'_>) {
 /// Has [`main_ends`] called when the main interpreter ends.
 fn register_end(py: Python<'_>) -> Option<()> {
     static CLOSE: MethodDef = MethodDef::without_args(c"tllmprof_close", main_ends);
-    let module = if py.api.version.keeps_atexit_without_module() {
+    if IS_REGISTERED.load(Ordering::Relaxed) {
+        return Some(());
+    }
+    let module = if late::is_late() {
+        late::at_exit(py)
+    } else if py.api.version.keeps_atexit_without_module() {
         py.import_unseen(c"atexit")
     } else {
         py.import(c"atexit") // the callbacks go with it
     };
     let register = module?.attr(c"register")?;
-    register.call(&[&py.function(&CLOSE)?]).map(|_| ())
+    register.call(&[&py.function(&CLOSE)?])?;
+    IS_REGISTERED.store(true, Ordering::Relaxed);
+    Some(())
 }
 
 /// The `atexit` callback: the main interpreter ends. What needs it happens now or never. Nobody else

@@ -27,6 +27,7 @@ mod gil;
 mod groups;
 mod holds;
 mod interpreter;
+mod late;
 mod later;
 mod longest;
 pub mod method;
@@ -83,6 +84,20 @@ impl session::Interpreter for Cpython {
         entry::is_waiting_for_gil()
     }
 
+    fn attach_again(&self) {
+        if late::is_late() {
+            switch(true);
+        }
+    }
+
+    fn detach(&self) -> bool {
+        let is_done = !late::is_late() || switch(false);
+        if !is_done {
+            switch(true);
+        }
+        is_done
+    }
+
     fn count(&self) {
         if let Some(handoffs) = totals::gil_handoffs() {
             tllmprof_recorder::set(tllmprof_recorder::Counter::GilHandoffs, handoffs);
@@ -125,6 +140,39 @@ fn wants_of(settings: &Settings) -> Wants {
         extension: extension().is_some_and(|it| it.is_asked_for(settings)),
         rank: rank::is_asked_for(settings),
         stacks: stacks::are_asked_for(settings),
+    }
+}
+
+/// Has Python get what is installed, or give it back; whether that was done in time.
+fn switch(is_wanted: bool) -> bool {
+    // Without the GIL: who has the loader's lock may wait for that.
+    attach::lead_gil(is_wanted);
+    late::switch(is_wanted)
+}
+
+/// How far Python is with what is asked for of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Progress {
+    /// It has all of that, or nothing is asked for.
+    Done,
+    /// Its GIL is held; what is asked for comes as soon as it is not.
+    Waits,
+    /// There is no CPython from 3.8 on, or one that is built to do without a GIL.
+    NotThere,
+}
+
+/// The library is attached to a process that runs: as [`start`], and waits for Python, but not long.
+pub fn attach() -> Progress {
+    late::begin(attach::switch);
+    start();
+    if !wants::wants().is_installed() {
+        return Progress::Done;
+    }
+    let is_there = attached::api().is_some_and(late::is_served);
+    match (is_there, switch(true)) {
+        (false, _) => Progress::NotThere,
+        (true, true) => Progress::Done,
+        (true, false) => Progress::Waits,
     }
 }
 

@@ -4,6 +4,7 @@ mod functions;
 mod groups;
 mod hosted;
 mod interpreter;
+mod late;
 mod later;
 mod modules;
 mod object;

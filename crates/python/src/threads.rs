@@ -4,7 +4,7 @@
 //! freed: the totals are read from other threads, and a hook must not allocate from the heap.
 
 use core::cell::Cell;
-use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use super::collecting::Collecting;
 use super::holds::Holds;
@@ -22,6 +22,10 @@ lifecycle::global! {
     #[fork(keep = "places are inherited")]
     #[restart(keep)]
     static SPARE: Spare<Thread> = Spare::none();
+    /// How often the library was detached.
+    #[fork(keep = "the threads are copied as they are")]
+    #[restart(keep)]
+    static ERA: AtomicU32 = AtomicU32::new(0);
 }
 /// Places that are made at a time.
 const BATCH: usize = 32;
@@ -45,6 +49,8 @@ pub struct Thread {
     pub modules: Cell<u32>,
     /// The thread is in our own code that Python runs.
     pub is_busy: Cell<bool>,
+    /// The era of what is known of its calls.
+    era: Cell<u32>,
 }
 
 // SAFETY: what is no atomic is used by the thread that has the place alone, or by the only thread of
@@ -138,8 +144,32 @@ impl Thread {
             spans: Spans::new(),
             modules: Cell::new(0),
             is_busy: Cell::new(false),
+            era: Cell::new(0),
         }
     }
+
+    /// Forgets what the thread was in the midst of when the library was detached: how that went on was not seen. By the
+    /// thread itself.
+    #[inline]
+    pub fn catch_up(&self) {
+        let era = ERA.load(Ordering::Relaxed);
+        if self.era.get() != era {
+            self.forget(era);
+        }
+    }
+
+    #[cold]
+    fn forget(&self, era: u32) {
+        self.era.set(era);
+        self.holds.forget();
+        self.collecting.set(None);
+        self.spans.forget();
+    }
+}
+
+/// What threads are in the midst of will not be seen to go on.
+pub fn forget_calls() {
+    ERA.fetch_add(1, Ordering::Relaxed);
 }
 
 fn leave(thread: &'static Thread) {

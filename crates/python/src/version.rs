@@ -61,6 +61,17 @@ impl Version {
         self.minor >= 9
     }
 
+    /// A thread that waits for the GIL while the interpreter ends leaves by `pthread_exit`; later versions keep it for
+    /// ever.
+    pub const fn ends_waiting_threads(self) -> bool {
+        self.minor <= 13
+    }
+
+    /// A thread that waits for the GIL looks meanwhile whether the interpreter ends; in 3.8 it looks when it has it.
+    pub const fn waits_for_end(self) -> bool {
+        self.minor >= 9
+    }
+
     /// A thread that has the GIL of a sub-interpreter is known to have one.
     pub const fn knows_holders_in_sub_interpreters(self) -> bool {
         self.minor >= 12

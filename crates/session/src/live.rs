@@ -18,7 +18,7 @@ pub use super::demand::Progress;
 use super::demand::{Demand, HAS_CONDITION};
 use super::rank::Rank;
 use super::state::{Recording, STATE, State};
-use super::wiring::doors;
+use super::wiring::{doors, interpreter};
 use super::{ending, turn};
 
 lifecycle::global! {
@@ -234,6 +234,9 @@ pub fn detach() -> Result<(), &'static str> {
     if is_busy {
         return Err("a window is open or was asked for (tllmprof stop closes it)");
     }
+    if !interpreter().detach() {
+        return Err("a thread of the process holds Python's GIL for long: try again");
+    }
     if !doors().detach() {
         return Err("the library was preloaded when the process started, not attached");
     }
@@ -252,6 +255,7 @@ pub fn attach() -> Result<(), &'static str> {
     if !doors().attach_again() {
         return Err("another thread of the process is busy with its modules: try again");
     }
+    interpreter().attach_again();
     IS_DETACHED.store(false, Ordering::Release);
     Ok(())
 }

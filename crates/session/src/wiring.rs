@@ -130,6 +130,13 @@ pub trait Interpreter: Sync {
     /// Whether a thread of the library's waits for the GIL, so that who has it must not wait for
     /// that thread.
     fn is_waiting_for_gil(&self) -> bool;
+    /// Has Python's side begin again after [`Interpreter::detach`].
+    fn attach_again(&self) {}
+    /// Takes out of Python what was put there when the library was attached; whether that was done in time. If not, it is as
+    /// before.
+    fn detach(&self) -> bool {
+        true
+    }
     /// Brings the record's counts of what Python does up to date.
     fn count(&self);
     /// Says what was asked for of Python and never seen.

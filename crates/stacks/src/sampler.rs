@@ -156,7 +156,7 @@ pub fn process_ends() {
     }
 }
 
-extern "C" fn main(_: *mut c_void) -> *mut c_void {
+extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
         let _own = OwnThread::new();
         name_thread(c"tllmprof-stacks");

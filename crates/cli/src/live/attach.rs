@@ -28,6 +28,10 @@ const LISTENING: Duration = Duration::from_secs(5);
 const ANSWERING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
 
+/// Answers of the library: Python's GIL is held; there is no Python.
+const PYTHON_WAITS: i32 = 5;
+const NO_PYTHON: i32 = 6;
+
 #[derive(clap::Args)]
 #[command(after_help = "\
 A thread of the process is stopped for about a millisecond, then all of them together for some. The process must be one of this user, and the system must \
@@ -47,9 +51,18 @@ pub struct Arguments {
     /// Capture so many iterations of each at once, and print their report
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
-    /// What an iteration is: auto, a CUDA call, or sym:REGEX [default: auto]
+    /// What an iteration is: auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME [default: auto]
     #[arg(long, value_name = "RULE")]
     step: Option<String>,
+    /// Record Python's garbage collections
+    #[arg(long)]
+    gc: bool,
+    /// Record waits for Python's GIL and holds of it
+    #[arg(long)]
+    gil: bool,
+    /// Sample the Python stacks of the threads that make steps, inside windows, 200 or HZ times a second (up to 1000)
+    #[arg(long, value_name = "HZ", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
+    stacks: Option<String>,
     /// Write the record here [default: tllmprof-HOST-RANK-PID.tllmprof in the folder of the process]
     #[arg(long, value_name = "PATH")]
     trace: Option<PathBuf>,
@@ -140,7 +153,7 @@ fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[Stri
         None => {
             let mut variables = variables.to_vec();
             inside::adapt(pid.into(), arguments.trace.as_deref(), &mut variables)?;
-            attach(number, library, &variables)
+            attach(number, arguments, library, &variables)
         }
     }
 }
@@ -163,13 +176,19 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
         ),
     ];
     if let Some(step) = &arguments.step {
-        if ["py:", "nvtx:"].iter().any(|kind| step.starts_with(kind)) {
+        if step.starts_with("nvtx:") {
             return Err(usage(format_args!(
-                "--step {step}: such functions and ranges are seen from the start of a process alone (wanted: auto, a CUDA \
-                 call, or sym:REGEX)"
+                "--step {step}: ranges are seen from the start of a process alone (wanted: auto, a CUDA call, sym:REGEX, or \
+                 py:MODULE:QUALNAME)"
             )));
         }
         variables.push(format!("TLLMPROF_STEP={step}"));
+    }
+    let on = |is_on: bool, name: &str| is_on.then(|| format!("{name}=1"));
+    variables.extend(on(arguments.gc, "TLLM_PROFILE_RECORD_GC"));
+    variables.extend(on(arguments.gil, "TLLMPROF_GIL"));
+    if let Some(rate) = &arguments.stacks {
+        variables.push(format!("TLLMPROF_STACKS={rate}"));
     }
     if let Some(trace) = &arguments.trace {
         let trace = path::absolute(trace)?;
@@ -193,7 +212,20 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     }
 }
 
-fn attach(pid: i32, library: &Path, variables: &[String]) -> Result<()> {
+/// The first of the options that take a CPython in the process.
+fn asks_python(arguments: &Arguments) -> Option<&'static str> {
+    let step = arguments.step.as_deref().unwrap_or_default();
+    [
+        ("--step py:", step.starts_with("py:")),
+        ("--gc", arguments.gc),
+        ("--gil", arguments.gil),
+        ("--stacks", arguments.stacks.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(option, is_given)| is_given.then_some(option))
+}
+
+fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
     let wanted = Library {
         path: library,
         glibc: doctor::required_glibc(library),
@@ -209,7 +241,7 @@ fn attach(pid: i32, library: &Path, variables: &[String]) -> Result<()> {
         answer,
     } = attached;
     match answer {
-        0 | 3 => {}
+        0 | 3 | PYTHON_WAITS | NO_PYTHON => {}
         1 => bail!(
             "{pid}: the library was preloaded when it started: restart it with TLLMPROF_CONTROL=1"
         ),
@@ -224,10 +256,19 @@ fn attach(pid: i32, library: &Path, variables: &[String]) -> Result<()> {
         Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX)),
         if tries == 1 { "" } else { "s" },
     );
-    if answer == 0 {
+    if answer != 3 {
         output::say(format_args!(
             "{pid}: attached; {tries} thread{s} stopped, for {stopped} at most"
         ));
+    }
+    match (answer, asks_python(arguments)) {
+        (PYTHON_WAITS, _) => output::say(format_args!(
+            "{pid}: a thread holds Python's GIL for long; Python's functions and events are seen once it lets go"
+        )),
+        (NO_PYTHON, Some(option)) => output::say(format_args!(
+            "{pid}: {option}: nothing is recorded for it: no CPython from 3.8 on with a GIL was found in the process"
+        )),
+        _ => {}
     }
     if hook_driver(pid, library) == 0 && answer == 3 {
         bail!(
@@ -272,9 +313,16 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
 /// Where the library is loaded already.
 fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
     let pid = process.status.pid;
-    if arguments.step.is_some() || arguments.trace.is_some() {
+    let given = [
+        ("--step", arguments.step.is_some()),
+        ("--trace", arguments.trace.is_some()),
+        ("--gc", arguments.gc),
+        ("--gil", arguments.gil),
+        ("--stacks", arguments.stacks.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
         return Err(usage(format_args!(
-            "{pid}: --step and --trace are as they were when it was attached first (wanted: neither)"
+            "{pid}: {option}: the library keeps what it was first attached with (wanted: only --steps)"
         )));
     }
     process.connection.wait_for(Some(ANSWERING))?;

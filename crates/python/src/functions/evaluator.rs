@@ -12,6 +12,7 @@ use super::trouble::Trouble;
 use super::{marked, trial};
 use crate::api::{Api, Evaluate, Raw, ThreadState};
 use crate::attached::api;
+use crate::late;
 use crate::object::Python;
 use crate::spans::Mark;
 use crate::threads::{self, Thread};
@@ -53,6 +54,9 @@ pub fn put_again(py: Python<'_>) {
 
 /// None if the interpreter takes none.
 fn put(py: Python<'_>) -> Option<()> {
+    if late::is_off() {
+        return Some(());
+    }
     let place = Place::of(py)?;
     let owner = Owner::of(place.get(), EVALUATE.load(Ordering::Relaxed), ours(py.api));
     match owner {
@@ -82,7 +86,9 @@ impl Owner {
     }
 }
 
-fn take_away(py: Python<'_>) {
+/// Takes it out of its place.
+pub fn take_away(py: Python<'_>) {
+    IS_MISSING.store(false, Ordering::Relaxed);
     if let Some(place) = Place::of(py)
         && place.get() == ours(py.api)
     {
@@ -325,6 +331,7 @@ fn enters(thread: &Thread, frame: &Frame<'_>, throws: c_int, mark: &'static Mark
     let Some(goes_on) = goes_on(state, throws != 0) else {
         return false;
     };
+    thread.catch_up();
     thread
         .spans
         .enter(frame.py(), mark, goes_on, &|place| frame.argument(place));

@@ -6,7 +6,7 @@
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 
-use crate::object::Python;
+use crate::object::{Object, Python};
 use crate::spans::{Mark, Watch};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::lifecycle::attic;
@@ -142,6 +142,14 @@ fn grow(old: Option<&'static Table>) -> &'static Table {
     // Other threads may be reading it.
     attic::put(old);
     new
+}
+
+/// The code objects that are marked in the calling thread's interpreter.
+pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
+    let number = py.interpreter();
+    let marks = TABLE.get().into_iter().flat_map(Table::marks);
+    let own = marks.filter(|(_, mark)| mark.interpreter == number);
+    own.filter_map(|(_, mark)| mark.code_object(py)).collect()
 }
 
 /// Takes the marks of an interpreter away that `is_meant`, and gives their references up.

@@ -19,6 +19,7 @@ mod trouble;
 
 use super::object::{Object, Python};
 use super::spans::{Calls, Function, Mark, Watch};
+use tllmprof_platform::log;
 use trouble::Trouble;
 
 pub use report::{Uncalled, report as report_missing};
@@ -62,6 +63,20 @@ fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
         return false;
     }
     true
+}
+
+/// The calling thread's interpreter reports no calls any more. `is_main`: it is the main one, and nothing is
+/// looked for any more, until [`install`] is called again.
+pub fn uninstall(py: Python<'_>, is_main: bool) {
+    if !py.api.version.has_monitoring() {
+        evaluator::take_away(py);
+    } else if monitoring::leave(py, &marked::codes(py)).is_none() {
+        log::say!(Debug, "sys.monitoring does not give up its tool");
+    }
+    marked::remove(py, |_| true);
+    if is_main {
+        resolve::forget();
+    }
 }
 
 /// The interpreter ends, which is not the main one.

@@ -7,6 +7,7 @@ use core::ffi::CStr;
 use core::time::Duration;
 
 use super::marked;
+use crate::late;
 use crate::method::MethodDef;
 use crate::object::Object;
 use crate::object::Python;
@@ -103,6 +104,22 @@ impl<'py> Monitoring<'py> {
         Some(tool)
     }
 
+    /// Gives a number up, under which events of `codes` were asked for.
+    fn give_back(&self, tool: Tool, codes: &[Object<'py>]) -> Option<()> {
+        // SAFETY: a new reference, which is owned from here on.
+        let none = unsafe { self.py.own(self.py.none()) }?;
+        for code in codes {
+            self.set_local(tool, code, 0);
+        }
+        self.call(c"set_events", tool.number, &[&self.py.int(0)?])?;
+        let events = self.module.attr(c"events")?;
+        for (name, _) in &EVENTS {
+            let event = events.attr(name)?;
+            self.call(c"register_callback", tool.number, &[&event, &none])?;
+        }
+        self.call(c"free_tool_id", tool.number, &[]).map(|_| ())
+    }
+
     fn set_local(&self, tool: Tool, code: &Object<'py>, events: i64) -> bool {
         self.py.int(events).is_some_and(|events| {
             self.call(c"set_local_events", tool.number, &[code, &events])
@@ -114,13 +131,7 @@ impl<'py> Monitoring<'py> {
 /// Has the interpreter report the calls of `code`, which is in the table. None if it does not.
 pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     let monitoring = Monitoring::of(py)?;
-    let number = py.interpreter();
-    let known = OURS
-        .lock_for(PATIENCE)?
-        .iter()
-        .copied()
-        .find(|tool| tool.interpreter == number);
-    let tool = match known {
+    let tool = match known(py)? {
         Some(tool) => tool,
         None => {
             let mut tool = monitoring.claim()?;
@@ -130,11 +141,39 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
                 let others = py.int(tool.all & !tool.local)?;
                 monitoring.call(c"set_events", tool.number, &[&others])?;
             }
-            OURS.lock_for(PATIENCE)?.push(tool);
-            tool
+            let mut ours = OURS.lock_for(PATIENCE)?;
+            let is_its = |known: &&Tool| known.interpreter == tool.interpreter;
+            let first = ours.iter().find(is_its).copied().unwrap_or(tool);
+            if first.number == tool.number {
+                ours.push(tool);
+            }
+            drop(ours);
+            if first.number != tool.number {
+                // Threads without a GIL have claimed one each: a call must not be reported twice.
+                monitoring.give_back(tool, core::slice::from_ref(code));
+            }
+            if late::is_off() {
+                leave(py, &[]); // meanwhile, where there is no GIL
+                return None;
+            }
+            first
         }
     };
     monitoring.set_local(tool, code, tool.local).then_some(())
+}
+
+/// What the calling thread's interpreter has given us, if it has; None if another thread is too long about that.
+fn known(py: Python<'_>) -> Option<Option<Tool>> {
+    let number = py.interpreter();
+    let ours = OURS.lock_for(PATIENCE)?;
+    Some(ours.iter().find(|tool| tool.interpreter == number).copied())
+}
+
+/// Gives the interpreter back what it has given us: it reports no calls any more, those of `codes` first of all.
+pub fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
+    let tool = known(py)??;
+    forget(tool.interpreter);
+    Monitoring::of(py)?.give_back(tool, codes)
 }
 
 /// Forgets what the interpreter with that number has given us.
@@ -150,6 +189,7 @@ fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
     if let Some(mark) = marked::find(code) {
         let _errno = Kept::new();
         if let Some(thread) = threads::current() {
+            thread.catch_up();
             act(&thread.spans, mark);
         }
     }

@@ -11,6 +11,7 @@ use std::ffi::CString;
 
 use super::targets::{self, Found, Module, Target};
 use super::{evaluator, mark, near};
+use crate::late;
 use crate::object::Object;
 use crate::object::Python;
 use crate::time::now;
@@ -43,11 +44,22 @@ lifecycle::global! {
 /// Looks at what an interpreter has imported before us.
 pub fn install(py: Python<'_>) {
     let modules = targets::all();
+    if late::is_late() && py.interpreter() == 0 {
+        // It may come in again: what was found was given up.
+        targets::forget();
+    }
     IS_WANTED.store(!modules.is_empty(), Ordering::Relaxed);
     if !modules.is_empty() {
         NEXT.store(0, Ordering::Relaxed);
         look(py);
     }
+}
+
+/// Nothing is looked for any more, until [`install`] is called again.
+pub fn forget() {
+    IS_WANTED.store(false, Ordering::Relaxed);
+    NEXT.store(u64::MAX, Ordering::Relaxed);
+    WAIT.store(SOON, Ordering::Relaxed);
 }
 
 /// Whether an audited event may bring a function that is wanted.

@@ -223,6 +223,14 @@ fn in_child(_: &OnlyThread) {
     }
 }
 
+/// Nothing has been found, and no call is under way.
+pub fn forget() {
+    for target in known().iter().flat_map(|module| &module.targets) {
+        target.found.store(Found::NotYet as u8, Ordering::Relaxed);
+        target.function.forget_calls();
+    }
+}
+
 impl Module {
     fn new(name: &str) -> Self {
         Self {

@@ -274,6 +274,12 @@ impl Function {
         ends
     }
 
+    /// How calls that have yielded go on is not seen.
+    pub fn forget_calls(&self) {
+        self.suspended.store(0, Ordering::Relaxed);
+        self.ends.store(0, Ordering::Relaxed);
+    }
+
     /// In the child of a fork, iterations that were open are the parent's.
     pub fn in_child(&self) {
         self.ends.store(0, Ordering::Relaxed);

@@ -87,6 +87,11 @@ impl Mark {
         self.code.addr()
     }
 
+    /// Its code object.
+    pub fn code_object<'py>(&self, py: Python<'py>) -> Option<Object<'py>> {
+        self.code.get(py)
+    }
+
     /// A call begins, of which `arguments` gives the arguments, or goes on. `is_draft`: if it is a step, it is a pass of a
     /// model that drafts.
     pub fn enters<'py>(

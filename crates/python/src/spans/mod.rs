@@ -158,6 +158,14 @@ impl Spans {
         }
     }
 
+    /// How the calls go on is not seen: their ranges end here, their iterations with the next.
+    pub fn forget(&self) {
+        self.beyond.set(0);
+        while let Some((_, entered)) = self.pop() {
+            drop(entered);
+        }
+    }
+
     /// The process is the child of a fork: ranges are their process's.
     pub fn in_child(&self, _: &OnlyThread) {
         self.beyond.set(0);

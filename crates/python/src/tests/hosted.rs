@@ -21,6 +21,9 @@ use crate::object::Python;
 /// In the process that loads it: the path of the libpython.
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
 
+/// A variable: the interpreter is up before it is looked for.
+pub const LATE: &str = "TLLMPROF_TEST_LATE";
+
 /// Runs `body`, the closure of a test, in each CPython from 3.8 on that `scripts/list-pythons` finds a
 /// libpython of, with these variables, in a new folder.
 pub fn in_each<F: FnOnce(&Host)>(variables: &[(&str, &str)], body: F) {
@@ -181,12 +184,21 @@ impl Host {
     /// Does what the library does where it is preloaded: it is there before libpython is, and looks
     /// for that when modules have changed.
     fn load(path: &Path) -> Self {
-        crate::start();
+        let is_late = env::var_os(LATE).is_some();
+        if !is_late {
+            crate::start();
+        }
         assert!(attached::api().is_none());
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
         // SAFETY: a libpython, whose constructors may run at any time.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         assert!(!library.is_null(), "{path:?} is not loaded");
+        if is_late {
+            let host = Self { library };
+            host.initialize();
+            host.without_gil(|| assert_eq!(crate::attach(), crate::Progress::Done));
+            return host;
+        }
         attach::look();
         let api = attached::api().expect("CPython is found among the modules");
         assert!(!api.is_initialized() && !api.has_gil() && !api.runs());
@@ -207,9 +219,13 @@ impl Host {
 
     /// Starts the interpreter, or starts it anew.
     pub fn start(&self) {
+        self.initialize();
+        assert!(attached::api().unwrap().has_gil());
+    }
+
+    fn initialize(&self) {
         // SAFETY: the type is that of Python.h; no interpreter is up.
         unsafe { self.function::<extern "C" fn(c_int)>(c"Py_InitializeEx")(0) };
-        assert!(attached::api().unwrap().has_gil());
     }
 
     /// Ends the interpreter.

@@ -1,0 +1,60 @@
+//! An interpreter that was there before us.
+
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use super::hosted::{LATE, in_each};
+use crate::{entry, late};
+
+const EVERYTHING: &[(&str, &str)] = &[
+    (LATE, "1"),
+    ("TLLM_PROFILE_RECORD_GC", "1"),
+    ("TLLMPROF_GIL", "1"),
+];
+
+#[test]
+fn it_is_come_into_and_left_again() {
+    in_each(EVERYTHING, |host| {
+        for _ in 0..3 {
+            host.run("import gc; assert [one.__name__ for one in gc.callbacks] == ['tllmprof_gc']");
+            assert!(host.without_gil(|| late::switch(false)));
+            host.run("assert not gc.callbacks");
+            host.in_another("import gc; assert not gc.callbacks");
+            assert!(host.without_gil(|| late::switch(true)));
+        }
+        // Who has the GIL is not waited for, and does not wait.
+        assert!(!late::switch(false));
+        assert!(late::switch(true) || host.without_gil(|| late::switch(true)));
+        host.run("import gc; assert len(gc.callbacks) == 1");
+        host.end();
+        assert!(entry::is_closed());
+    });
+}
+
+#[test]
+fn it_may_end_at_any_moment() {
+    in_each(EVERYTHING, |host| {
+        let mut longest = Duration::ZERO;
+        for turn in 0..60u32 {
+            let delay = longest * (turn % 20) / 16;
+            let other = spawn(move || {
+                sleep(delay);
+                late::start();
+            });
+            let since = Instant::now();
+            host.end();
+            let took = since.elapsed();
+            if turn == 0 {
+                longest = took;
+            }
+            other.join().unwrap();
+            assert!(took < longest + Duration::from_secs(1), "{turn}: {took:?}");
+            let since = Instant::now();
+            while !late::tests::is_over() {
+                assert!(since.elapsed() < Duration::from_secs(20), "{turn}");
+                sleep(Duration::from_millis(1));
+            }
+            host.start();
+        }
+    });
+}
