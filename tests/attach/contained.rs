@@ -98,8 +98,11 @@ impl Contained {
             return None;
         }
         assert!(tried.status.success(), "{how}: {}", tried.err());
-        for left in fs::read_dir(root.join("tmp")).unwrap() {
-            fs::remove_file(left.unwrap().path()).unwrap();
+        // Folders are those of the libraries, if this checkout lies there.
+        let left = fs::read_dir(root.join("tmp")).unwrap();
+        let left = left.map(|entry| entry.unwrap().path());
+        for file in left.filter(|path| path.is_file()) {
+            fs::remove_file(file).unwrap();
         }
         let running = place.start(&mut command("2"));
         let pid = fs::read_to_string(place.path("number")).unwrap();
