@@ -6,12 +6,12 @@ import shutil
 import signal
 import statistics
 import subprocess
-import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from . import child
+from .captures import private
 from .inside import interval
 from .kernels import Report
 from .record_file import process_of
@@ -64,15 +64,15 @@ def about_driver(said):
     return found[0] if found else "no word of the driver's functions"
 
 
-def judge(process, times=TIMES):
+def judge(process):
     """What is wrong with a record's windows: so many of STEPS iterations each, whole and one after the other; None: nothing."""
     wrong = []
     held = [[one["n"] for one in window["iterations"]] for window in process["windows"]]
     for numbers in held:
         if numbers != list(range(numbers[0], numbers[0] + STEPS) if numbers else ()):
             wrong.append(f"a window holds {numbers[:3]}… ({len(numbers)}), not {STEPS} in a row")
-    if len(held) != times:
-        wrong.append(f"{len(held)} windows, not {times}")
+    if len(held) != TIMES:
+        wrong.append(f"{len(held)} windows, not {TIMES}")
     if process["dropped"]:
         wrong.append(f"{process['dropped']} dropped")
     return "; ".join(wrong[:3]) or None
@@ -86,14 +86,16 @@ def judge_speed(before, after):
     return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {middle:.0f} steps/s", ok
 
 
-def private():
-    return tempfile.mkdtemp(prefix="tllmprof-")
-
-
 def attached(command, rule):
     """(what the first attach said, the longest that one took)"""
     found = [command.attach_and_detach(number, rule) for number in range(TIMES)]
     return found[0][0], max(took for _, took in found)
+
+
+def told(process, first, longest):
+    """(in words, whether all is as wanted) of the windows of a record, what the first attach said and the longest that one took."""
+    wrong = judge(process)
+    return f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s", wrong is None
 
 
 @contextlib.contextmanager
@@ -129,11 +131,9 @@ def check_loop(bench, report, name, program, words, rule):
             after = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
         finally:
             block.end()
-    process = process_of(bench.command, f"{folder}/record.tllmprof")
-    wrong = judge(process)
     with open(f"{folder}/said", errors="replace") as said:
         report.after += ["", f"{name}: the first attach, and the library", "```", first[-3000:], said.read()[-3000:], "```"]
-    report.check(name, f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s", wrong is None)
+    report.check(name, *told(process_of(bench.command, f"{folder}/record.tllmprof"), first, longest))
     report.check(f"{name}: steps", *judge_speed(before, after))
     return shutil.rmtree(folder)
 
@@ -156,14 +156,12 @@ def check_whole(bench, report, name, program, steps, rule):
         finally:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
-    process = process_of(bench.command, f"{folder}/record.tllmprof")
-    wrong = judge(process)
+    got, ok = told(process_of(bench.command, f"{folder}/record.tllmprof"), first, longest)
     with open(out, errors="replace") as said, open(err, errors="replace") as wrote:
         same = said.read() == plain.out
         report.after += ["", f"{name}: the first attach, and the program", "```", first[-3000:], wrote.read()[-3000:], "```"]
-    report.check(name, f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s; status {status}, "
-                 f"{plain.status} without; {'the same output' if same else 'ANOTHER OUTPUT'}",
-                 wrong is None and same and status == plain.status == 0)
+    report.check(name, f"{got}; status {status}, {plain.status} without; {'the same output' if same else 'ANOTHER OUTPUT'}",
+                 ok and same and status == plain.status == 0)
     return shutil.rmtree(folder)
 
 
@@ -219,12 +217,11 @@ def check_engine(bench, report, own, run):
 
     rows, rounds = rows_of(truth), said_in(open(f"{folder}/out").read()).get("ROUND", [])
     process = process_of(bench.command, f"{folder}/record.tllmprof")
-    wrong = judge(process)
+    got, ok = told(process, first, longest)
     outputs = [one["outputs"] for one in rounds]
     steady = sum(len({one[at] for one in outputs}) == 1 for at in range(len(outputs[0])))
     report.after += ["", f"{what}: the first attach", "```", first[-3000:], "```"]
-    report.check(what, f"{wrong or f'{TIMES} windows of {STEPS}'} by {process['rule']} ({process['rule_why']}); {about_driver(first)}; an attach took at most "
-                 f"{longest:.2f} s; {'the server goes on' if alive else 'THE SERVER HAS ENDED'}", wrong is None and alive)
+    report.check(what, f"{got}; by {process['rule']} ({process['rule_why']}); {'the server goes on' if alive else 'THE SERVER HAS ENDED'}", ok and alive)
     report.check(f"{what}: outputs", f"{steady} of {len(outputs[0])} requests have the same output in all {len(outputs)} rounds, before, meanwhile and after", None)
     commonest = statistics.mode(row[2:5] for row in rows)
     alike = [(row[0], later[0] - row[0]) for row, later in zip(rows, rows[1:]) if row[2:5] == later[2:5] == commonest]

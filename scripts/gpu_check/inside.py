@@ -72,6 +72,14 @@ def judge(inside, outside):
             f"({least:.4f}–{most:.4f})"), ok
 
 
+def began_of(path):
+    """When each step of loop.cu or llama_loop.cpp began, in ns, of the file that it was given."""
+    began = array.array("q")
+    with open(path, "rb") as file:
+        began.frombytes(file.read())
+    return began
+
+
 def measured(bench, report, label, program, words, rule, span, status):
     path = os.path.join(bench.folder, f"inside-{label}".replace(" ", "-").replace(",", ""))
     given = ",".join(f"{first}-{last}" for first, last in windows(span=span))
@@ -79,10 +87,7 @@ def measured(bench, report, label, program, words, rule, span, status):
                       bench.shimmed(given, rule, TLLMPROF_TRACE=path + ".tllmprof"), SECONDS)
     if ended.status != status:
         return report.check(label, ended.why(), False)
-    began = array.array("q")
-    with open(path + ".times", "rb") as file:
-        began.frombytes(file.read())
-    return report.check(label, *judge(*durations(began, span=span)))
+    return report.check(label, *judge(*durations(began_of(path + ".times"), span=span)))
 
 
 def check_engine(bench, report, own, run):

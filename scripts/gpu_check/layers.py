@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections import Counter
 
+from streams import programs as streams
+
 from . import child, graph_nodes, nsys
 from .kernels import Report
-from .programs import HERE, ROOT
+from .programs import HERE
 from .record_file import events, output_of, process_of
 
 NAME = "layers"
@@ -20,7 +22,6 @@ INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditi
 ENDS = 3  # layers.cu's own status
 COLD = 2  # starts with nothing cached
 ENGINE_WINDOW = (300, 359)
-STREAMS = os.path.join(ROOT, "scripts", "streams", "programs")
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
@@ -105,10 +106,14 @@ def unlike_eager(eager, compiled):
     return f"{len(wrong)} are no modules: {wrong[:3]}" if wrong else None
 
 
+def record_of(bench, kind, way):
+    return os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof")
+
+
 def check_model(bench, report, kind):
     found = {}
     for way, least in WAYS.items():
-        what, trace = f"{kind}, {way}", os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof")
+        what, trace = f"{kind}, {way}", record_of(bench, kind, way)
         words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way, str(STEPS)]
         ended = child.run(words, bench.shimmed(WINDOW, "cudaEventSynchronize", TLLMPROF_TRACE=trace, TLLMPROF_LAYERS=1,
                                                TLLMPROF_KERNELS=TAKEN), 240)
@@ -121,8 +126,7 @@ def check_model(bench, report, kind):
         unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
         report.check(what, f"{share:.2%} of the kernels' time in {len(found[way])} modules; not known: {unknown}", share >= least)
     if "eager" in found and "graph" in found:
-        eager, graph = (kernels_in_modules(events(bench.command, os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof")))
-                        for way in ("eager", "graph"))
+        eager, graph = (kernels_in_modules(events(bench.command, record_of(bench, kind, way))) for way in ("eager", "graph"))
         wrong = unlike(eager, graph)
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(graph.values()) / TAKEN:g} kernels of the same names in the same modules", wrong is None)
     if "eager" in found and "compiled" in found:
@@ -171,7 +175,7 @@ def check_llama_blocks(bench, report):
     command, _, *words = program.command
     for layers in (4, 8, 32):
         what, model = f"llama.cpp, blocks of {layers} layers", os.path.join(bench.folder, f"tiny-{layers}.gguf")
-        subprocess.run([sys.executable, "-B", os.path.join(STREAMS, "tiny_gguf.py"), model, str(layers)], check=True, timeout=120)
+        subprocess.run([sys.executable, "-B", os.path.join(streams.HERE, "tiny_gguf.py"), model, str(layers)], check=True, timeout=120)
         trace = os.path.join(bench.folder, f"blocks-llama-{layers}.tllmprof")
         ended = child.run([command, model, *words, str(LLAMA_TURNS)], bench.shimmed(
             LLAMA_WINDOW, "sym:^llama_decode$", TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=TAKEN), 240)
@@ -194,7 +198,7 @@ def check_engine_blocks(bench, report, own, run):
 def check_nsys(bench, report, kind):
     """The kernels of a graph that nsys has recorded get the layers that a record has of it, which was made without nsys."""
     what, base = f"{kind}, graph, nsys", nsys.report_base(bench.folder, f"layers-{kind}")
-    record = os.path.join(bench.folder, f"layers-{kind}-graph.tllmprof")
+    record = record_of(bench, kind, "graph")
     words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, "graph", str(STEPS)]
     ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, None, "node"), *words], bench.variables(), 240)
     nsys.read(bench.nsys, base, ended)

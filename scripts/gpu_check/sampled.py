@@ -1,9 +1,9 @@
 """Kernels in samples (`--kernels=20@10s`): what each sample costs the program, by its own clock, and what is left behind it."""
-import array
 import os
 import statistics
 
 from . import child
+from .inside import ENDS, began_of
 from .kernels import Report
 from .record_file import process_of
 
@@ -13,7 +13,6 @@ SAMPLE, PERIOD, SECONDS = 20, 10, 50
 MOST, LEFT = 0.003, 0.001
 # A step that takes so many times the median is one of those that a sample makes slow.
 SLOW = 1.02
-STATUS = 3  # loop.cu's own
 TITLE = ("## Sampled kernels", "", f"Kernels of {SAMPLE} steps, once in each {PERIOD} s of {SECONDS}. *Lost*: what slow steps take more than the median "
          f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps between samples against those "
          f"before the first one, at most {LEFT:.1%} slower.")
@@ -22,11 +21,9 @@ LOOPS = (("graph of 20 kernels, 1 more, 1 wait", ("--decode",), 2000), ("150 ker
 
 def times(bench, program, words, steps, path, variables):
     ended = child.run([*program.command, "--steps", str(steps), *words, "--times", path], variables, 3 * SECONDS)
-    if ended.status != STATUS:
+    if ended.status != ENDS:
         raise RuntimeError(ended.why())
-    began = array.array("q")
-    with open(path, "rb") as file:
-        began.frombytes(file.read())
+    began = began_of(path)
     return [later - one for one, later in zip(began, began[1:])]
 
 

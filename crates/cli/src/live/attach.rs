@@ -18,8 +18,8 @@ use tllmprof_report::{Report, Time};
 
 use super::capture::{self, Windows};
 use super::sockets::{self, Process};
-use super::{count, engine, inside};
-use crate::failure::{self, usage};
+use super::{count, each, engine, inside};
+use crate::failure::usage;
 use crate::{doctor, library, manners, output};
 
 /// How long a process may take to listen, which it does with its first call that is seen.
@@ -81,18 +81,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             trace.display()
         )));
     }
-    let mut failed = false;
-    let mut attached = Vec::new();
-    for pid in &all {
-        match attach_one(*pid, arguments, &library, &variables) {
-            Ok(()) => attached.push(*pid),
-            Err(error) if all.len() == 1 => return Err(error),
-            Err(error) => {
-                output::say(format_args!("{}", failure::text(&error)));
-                failed = true;
-            }
-        }
-    }
+    let attached = each(&all, |pid| attach_one(pid, arguments, &library, &variables))?;
+    let mut failed = attached.len() < all.len();
     let mut listening = Vec::new();
     for pid in attached {
         match await_process(pid) {

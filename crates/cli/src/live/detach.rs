@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tllmprof_control::{Event, Phase, Request};
 
-use super::{engine, missing, sockets, stop};
-use crate::{failure, output};
+use super::{each, engine, missing, sockets, stop};
+use crate::output;
 
 /// How long a process may take to answer.
 const ANSWERING: Duration = Duration::from_secs(10);
@@ -32,18 +32,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         true => attached(&named)?,
         false => named,
     };
-    let mut failed = false;
-    for pid in &all {
-        match detach(*pid) {
-            Ok(()) => {}
-            Err(error) if all.len() == 1 => return Err(error),
-            Err(error) => {
-                output::say(format_args!("{}", failure::text(&error)));
-                failed = true;
-            }
-        }
-    }
-    Ok(match failed {
+    let detached = each(&all, detach)?;
+    Ok(match detached.len() < all.len() {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     })

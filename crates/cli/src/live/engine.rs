@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -116,9 +115,15 @@ impl fmt::Display for Driver {
 struct Processes(BTreeMap<u64, One>);
 
 impl Processes {
-    fn read() -> Self {
+    /// # Errors
+    /// One of these is not there.
+    fn with(tops: &[u64]) -> Result<Self> {
         let all = beyond::numbers().filter_map(|pid| Some((pid, One::read(pid)?)));
-        Self(all.collect())
+        let all: BTreeMap<_, _> = all.collect();
+        match tops.iter().find(|pid| !all.contains_key(pid)) {
+            Some(pid) => bail!("--engine {pid}: there is no such process here"),
+            None => Ok(Self(all)),
+        }
     }
 
     /// A process and those that have led to it, up to one that starts anything.
@@ -242,8 +247,7 @@ fn has_driver(pid: u64) -> bool {
 /// # Errors
 /// Where there is none, or it is not clear which engine is meant.
 pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
-    let processes = Processes::read();
-    check(tops)?;
+    let processes = Processes::with(tops)?;
     let own = u64::from(std::process::id());
     let mut drivers: Vec<_> = processes
         .0
@@ -282,8 +286,7 @@ pub fn find(tops: &[u64]) -> Result<Vec<Driver>> {
 /// # Errors
 /// As of [`find`].
 pub fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
-    let processes = Processes::read();
-    check(tops)?;
+    let processes = Processes::with(tops)?;
     let all = all.iter().filter(|pid| processes.is_below(**pid, tops));
     let driver = |pid: u64| {
         Some(Driver {
@@ -297,16 +300,6 @@ pub fn among(all: &[u64], tops: &[u64]) -> Result<Vec<u64>> {
     let drivers = all.filter_map(|pid| driver(*pid)).collect();
     let drivers = processes.engines(drivers, tops, |all| all)?;
     Ok(drivers.iter().map(|driver| driver.pid).collect())
-}
-
-fn check(tops: &[u64]) -> Result<()> {
-    match tops
-        .iter()
-        .find(|pid| !Path::new(&format!("/proc/{pid}")).exists())
-    {
-        Some(pid) => bail!("--engine {pid}: there is no such process here"),
-        None => Ok(()),
-    }
 }
 
 fn numbers(all: &[u64]) -> String {

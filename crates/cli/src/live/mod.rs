@@ -18,6 +18,26 @@ pub mod stop;
 mod targets;
 pub mod top;
 
+use anyhow::Result;
+
+use crate::{failure, output};
+
+/// Does something with each process, and says what fails; those with which it succeeded.
+///
+/// # Errors
+/// That of the only one.
+fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
+    let mut succeeded = Vec::new();
+    for one in all {
+        match act(*one) {
+            Ok(()) => succeeded.push(*one),
+            Err(error) if all.len() == 1 => return Err(error),
+            Err(error) => output::say(format_args!("{}", failure::text(&error))),
+        }
+    }
+    Ok(succeeded)
+}
+
 /// How many of something, as an option says: at least one.
 fn count(text: &str) -> Result<u64, &'static str> {
     match text.parse() {
