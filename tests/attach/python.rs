@@ -109,7 +109,7 @@ fn stacks_are_sampled() {
     }
     for python in with_gil() {
         let mut host = start(python, "computes");
-        tllmprof(&host, python, &format!("attach PID {ALL} --steps 500"));
+        tllmprof(&host, python, &format!("attach PID {ALL} --steps 1500"));
         let report = host.report();
         let samples = &report["stacks"]["counts"]["samples"];
         assert!(samples.as_u64() > Some(0), "{python}: {}", report["stacks"]);
