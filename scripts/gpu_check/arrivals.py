@@ -3,6 +3,7 @@
 Of an engine with tensor parallelism: how long its ranks wait and how long they transfer, by our records and by nsys's.
 """
 import glob
+import itertools
 import json
 import math
 import os
@@ -19,8 +20,11 @@ from .router_ranks import NO_MULTICAST, free_port
 FIRST, LAST, STEPS = 12, 32, 40
 # Ranks of a program, each with a GPU of its own.
 RANKS = (2, 4)
-# By what is planted in rank 1: what it may be called.
-CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",)}
+# By what is planted in rank 1: what it may be called, the detail with it.
+CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
+          "tokens": ("GPU work, 4.0 times the tokens of the median rank",)}
+# How the ranks reduce: the rule that counts their steps.
+WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
 # Of an engine: the steps that are taken, and what a collective's kernel is called.
 ENGINE_FIRST, MANY = 300, 60
 COLLECTIVE = ("%nccl%", "%cross_device_reduce%", "%multimem%")
@@ -62,25 +66,48 @@ def judge(cause, report):
             wrong.append(f"a rank is late by {[rank['late_ns'] for rank in found['ranks']]} ns")
         return got, wrong
     late = found["ranks"][ranks[1]]
-    called = late["causes"][0]["cause"] if late["causes"] else "nothing"
+    called = ", ".join(filter(None, (late["causes"][0]["cause"], late["causes"][0].get("detail")))) if late["causes"] else "nothing"
     got += f", rank 1: {called}"
     steps = [one["last"] for one in found["iterations"][1:]]
     if steps.count(ranks[1]) < len(steps):
         wrong.append(f"rank 1 is last in {steps.count(ranks[1])} of {len(steps)}")
-    if called not in CAUSES[cause]:
+    if not called.startswith(CAUSES[cause]):
         wrong.append(f"{called}, not {' or '.join(CAUSES[cause])}")
     if finding["verdict"] != "yes" or "rank 1" not in finding["evidence"]:
         wrong.append(f"arrival-skew: {finding['verdict']}: {finding['evidence']}")
     return got, wrong
 
 
+def measured(bench, command, base, cause, way, ranks, variables):
+    """(in words, whether all is as wanted) of ranks of which the second is late; `variables`: of a window and a rule."""
+    port = free_port()
+
+    def one(rank):
+        given = variables(f"{FIRST}-{LAST}", WAYS[way], RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=port, TLLMPROF_TRACE=f"{base}-%r.tllmprof", TLLMPROF_KERNELS=STEPS, TLLM_PROFILE_RECORD_GC=1,
+                          TLLMPROF_BATCH="__main__:step=requests:requests,tokens:tokens", **NO_MULTICAST)
+        return child.run([*command, str(STEPS), cause, way], given, 100)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        ran = list(pool.map(one, range(ranks)))
+    failed = [f"rank {rank}: {ended.why()}" for rank, ended in enumerate(ran) if ended.status != 0]
+    if failed:
+        print(*(ended.err[-2500:] for ended in ran), sep="\n", file=sys.stderr, flush=True)
+        return "; ".join(failed), False
+    shown = child.run([bench.command, "report", "--json", *(f"{base}-{rank}.tllmprof" for rank in range(ranks))], child.variables())
+    if shown.status != 0:
+        return f"no report: {shown.why()}", False
+    got, wrong = judge(cause, json.loads(shown.out))
+    return got + (f" ({'; '.join(wrong[:4])})" if wrong else ""), not wrong
+
+
 class LateRank(Check):
     """Ranks, each on a GPU of its own, of which the second is late by what `cause` is."""
 
-    def __init__(self, program, cause, ranks):
-        self.cause, self.ranks = cause, ranks
+    def __init__(self, program, cause, way, ranks):
+        self.cause, self.way, self.ranks = cause, way, ranks
         wanted = "no rank is named" if cause == "none" else f"rank 1 is last in all steps but the first, by {' or '.join(CAUSES[cause])}"
-        super().__init__(program, f"{ranks} ranks, late by {cause}", f"cudaGraphLaunch, {FIRST}-{LAST}", wanted, apart=True)
+        super().__init__(program, f"{ranks} ranks, {way}, late by {cause}", f"{WAYS[way]}, {FIRST}-{LAST}", wanted, apart=True)
 
     def skip(self, bench):
         if bench.gpus < self.ranks:
@@ -88,31 +115,25 @@ class LateRank(Check):
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
     def measure(self, bench):
-        base = os.path.join(bench.folder, f"arrivals-{self.ranks}-{self.cause}")
-        port = free_port()
-
-        def one(rank):
-            variables = bench.shimmed(f"{FIRST}-{LAST}", "cudaGraphLaunch", RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=self.ranks,
-                                      MASTER_ADDR="127.0.0.1", MASTER_PORT=port, TLLMPROF_TRACE=f"{base}-%r.tllmprof",
-                                      TLLMPROF_KERNELS=STEPS, TLLM_PROFILE_RECORD_GC=1, **NO_MULTICAST)
-            return child.run([*self.program.command, str(STEPS), self.cause], variables, 100)
-
-        with ThreadPoolExecutor(self.ranks) as pool:
-            ran = list(pool.map(one, range(self.ranks)))
-        failed = [f"rank {rank}: {ended.why()}" for rank, ended in enumerate(ran) if ended.status != 0]
-        if failed:
-            print(*(ended.err[-2500:] for ended in ran), sep="\n", file=sys.stderr, flush=True)
-            return self.row("; ".join(failed), False)
-        records = [f"{base}-{rank}.tllmprof" for rank in range(self.ranks)]
-        shown = child.run([bench.command, "report", "--json", *records], child.variables())
-        if shown.status != 0:
-            return self.row(f"no report: {shown.why()}", False)
-        got, wrong = judge(self.cause, json.loads(shown.out))
-        return self.row(got + (f" ({'; '.join(wrong[:4])})" if wrong else ""), not wrong)
+        base = os.path.join(bench.folder, f"arrivals-{self.ranks}-{self.way}-{self.cause}")
+        return self.row(*measured(bench, self.program.command, base, self.cause, self.way, self.ranks, bench.shimmed))
 
 
 def checks(programs):
-    return [LateRank(programs["arrivals"], cause, ranks) for ranks in RANKS for cause in CAUSES]
+    return [LateRank(programs["arrivals"], cause, way, ranks) for ranks in RANKS for way in WAYS for cause in CAUSES]
+
+
+def check_custom(bench, report, own, run):
+    """As LateRank, with an engine's own all-reduce (engines.py)."""
+    def variables(window, rule, **more):
+        return own.variables(LD_PRELOAD=bench.shim, TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, CUSTOM=own.name, **more)
+
+    for way, ranks, cause in itertools.product(WAYS, RANKS, CAUSES):
+        what = f"{own.name}, {run.label}, {ranks} ranks, {way}, late by {cause}"
+        if bench.gpus < ranks:
+            report.check(what, f"{bench.gpus} GPU", None)
+            continue
+        report.check(what, *measured(bench, own.words(run), os.path.join(own.records(run), "rank"), cause, way, ranks, variables))
 
 
 def waiting(ranks):

@@ -19,7 +19,7 @@ from engines.drivers.driver import ROW
 
 from . import arrivals, attach, busy, captures, child, inside, layers, ledger, nsys
 from .kernels import Report
-from .programs import ROOT
+from .programs import HERE, ROOT
 from .record_file import process_of
 from .router_ranks import free_port
 
@@ -48,7 +48,7 @@ class Run:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
     where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
     costs in windows (inside.py), "layers", whose its kernels are (layers.py), "blocks", the blocks that are found in them against the LAYERS that the model has, "ranks", how long the ranks
-    of TP GPUs wait for each other (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
+    of TP GPUs wait for each other, "arrivals", ranks of which one is late, with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
     """
 
     label: str
@@ -119,6 +119,7 @@ ENGINES = {
             variables=dict(LONG, ROUNDS=36)),
         *(Run(f"tensor parallel {ranks}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="ranks",
               variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in (2, 4)),
+        Run("arrivals", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals"),
         # A graph from the engine's cache has no modules (docs/layers.md).
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
@@ -479,7 +480,7 @@ def table(bench, folder, log, names, only, check_router):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
     checks = {"": check_run, "router": check_router, "split": check_split, "busy": busy.check_engine, "captures": captures.check_engine,
-              "inside": inside.check_engine, "ranks": arrivals.check_engine, "layers": layers.check_engine,
+              "inside": inside.check_engine, "ranks": arrivals.check_engine, "arrivals": arrivals.check_custom, "layers": layers.check_engine,
               "attach": attach.check_engine, "blocks": layers.check_engine_blocks}
     for name in names:
         own = guarded(report, name, Bench, bench, folder, name)

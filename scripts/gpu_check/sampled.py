@@ -51,7 +51,7 @@ def measured(bench, report, label, words, a_second):
         TLLM_PROFILE_START_STOP="none", TLLMPROF_STEP="cudaGraphLaunch" if "--decode" in words else "cudaStreamSynchronize",
         TLLMPROF_TRACE=f"{base}.tllmprof", TLLMPROF_KERNELS=f"{SAMPLE}@{PERIOD}s"))
     process = process_of(bench.command, f"{base}.tllmprof")
-    samples = (process["kernel_window"] or {}).get("samples") or 0
+    samples = ((process["kernel_window"] or {}).get("samples") or {"count": 0})["count"]
     taken = process["kernel_window"]["iterations"] if samples else 0
     per_second = lost(plain) / (sum(plain) / 1e9)
     a_sample = (lost(sampled) - per_second * sum(sampled) / 1e9) / max(1, samples)

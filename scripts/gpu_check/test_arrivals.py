@@ -7,12 +7,12 @@ from gpu_check import arrivals  # noqa: E402
 
 
 class Judged(unittest.TestCase):
-    def report(self, cause="GC", last=1, late=100_000_000, split=1000, verdict="yes", notes=()):
+    def report(self, cause="GC", last=1, late=100_000_000, split=1000, verdict="yes", notes=(), detail=None):
         process = {"kernels": [{"short_name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "total_ns": 1000},
                                {"short_name": "spin_kernel", "total_ns": 7}],
                    "collectives": [{"wait_ns": split - 30, "transfer_ns": 10, "unmatched_ns": 20}]}
         rank = {"last": 0, "late_ns": 0, "iteration_ns": 6_000_000, "causes": []}
-        causes = [{"cause": cause}]
+        causes = [{"cause": cause, "detail": detail}]
         return {"processes": [{**process, "rank": 0}, {**process, "rank": 1}],
                 "collectives": {"verdict": "arrival-skew", "wait_share": 0.8, "transfer_share": 0.1, "notes": list(notes),
                                 "ranks": [rank, {**rank, "last": 20, "late_ns": late, "causes": causes}],
@@ -24,7 +24,9 @@ class Judged(unittest.TestCase):
 
     def test_the_late_rank_with_its_cause_is_right(self):
         self.assertEqual(self.wrong("gc"), [])
-        self.assertEqual(self.wrong("kernels", cause="GPU work"), [])
+        self.assertEqual(self.wrong("kernels", cause="GPU work", detail="the same kernels took longer"), [])
+        self.assertEqual(self.wrong("tokens", cause="GPU work", detail="4.0 times the tokens of the median rank"), [])
+        self.assertEqual(len(self.wrong("tokens", cause="GPU work", detail="the same kernels took longer")), 1)
 
     def test_each_thing_that_is_not_so_is_seen(self):
         for more in ({"cause": "launching"}, {"last": None}, {"split": 900}, {"verdict": "no"}, {"notes": ["left out"]}):

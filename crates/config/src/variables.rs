@@ -129,7 +129,7 @@ pub const VARIABLES: &[Variable] = &[
     ),
     variable(
         "TLLMPROF_GPU_TIMES",
-        "GPU times by CUDA events: auto takes them in each iteration where that costs at most 1 % of its time, else in one block of \
+        "GPU times by CUDA events: auto takes them in each iteration where that costs at most 0.25 % of its time, else in one block of \
          eight in so many; all: in each; off: none; default auto",
     ),
     variable(

@@ -1,7 +1,10 @@
-"""Two ranks that all-reduce in a CUDA graph; in each step from 10 on rank 1 comes late, as is asked for.
+"""Ranks that all-reduce; in each step from 10 on rank 1 comes late, as is asked for.
 
-    arrivals.py STEPS none | sleep | gc | kernels
+    arrivals.py STEPS none | sleep | gc | kernels | tokens  graph | eager
+
+CUSTOM=vllm: by vLLM's own all-reduce, else by NCCL.
 """
+import contextlib
 import gc
 import os
 import sys
@@ -11,32 +14,31 @@ import torch
 import torch.distributed as dist
 
 LATE_S = 0.005
-steps, cause = int(sys.argv[1]), sys.argv[2]
+TOKENS, CYCLES = 16, 150_000
+steps, cause, way = int(sys.argv[1]), *sys.argv[2:4]
 rank = int(os.environ["RANK"])
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 dist.init_process_group("nccl", device_id=device)
 x = torch.ones(1 << 16, device=device)
+if os.environ.get("CUSTOM") == "vllm":
+    from vllm.distributed.device_communicators.custom_all_reduce import CustomAllreduce
+
+    reducer = CustomAllreduce(dist.new_group(backend="gloo"), device)
+    if reducer.disabled:
+        sys.exit("vLLM's all-reduce is disabled here")
+    reduce, capturing = reducer.custom_all_reduce, reducer.capture
+else:
+    reducer, reduce, capturing = None, dist.all_reduce, contextlib.nullcontext
 
 
 def work():
     for _ in range(4):
         torch.cuda._sleep(100_000)
-        dist.all_reduce(x)
+        reduce(x)
 
 
-side = torch.cuda.Stream()
-with torch.cuda.stream(side):  # NCCL makes its connections before the capture
-    work()
-torch.cuda.synchronize()
-graph = torch.cuda.CUDAGraph()
-with torch.cuda.graph(graph):
-    work()
-gc.collect()
-gc.disable()
-# What a collection goes through takes about as long as the sleep.
-garbage = [[n] for n in range(400_000)] if cause == "gc" and rank == 1 else []
-for n in range(steps):
+def step(requests, tokens):
     if rank == 1 and n >= 10:
         if cause == "sleep":
             time.sleep(LATE_S)
@@ -44,8 +46,32 @@ for n in range(steps):
             gc.collect()
         elif cause == "kernels":
             torch.cuda._sleep(10_000_000)
-    graph.replay()
+        elif cause == "tokens":
+            torch.cuda._sleep((tokens - TOKENS) * CYCLES)
+    run()
     torch.cuda.current_stream().synchronize()
+
+
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):  # NCCL makes its connections before the capture
+    work()
+torch.cuda.synchronize()
+graph, run = None, work
+if way == "graph":
+    graph = torch.cuda.CUDAGraph()
+    with capturing(), torch.cuda.graph(graph):
+        work()
+    run = graph.replay
+gc.collect()
+gc.disable()
+# What a collection goes through takes about as long as the sleep.
+garbage = [[n] for n in range(400_000)] if cause == "gc" and rank == 1 else []
+for n in range(steps):
+    step(1, 4 * TOKENS if cause == "tokens" and rank == 1 and n >= 10 else TOKENS)
 # NCCL waits for the graphs that use it.
 del garbage, graph
+run = None
+if reducer:
+    dist.barrier()
+    reducer.close()
 dist.destroy_process_group()

@@ -30,7 +30,7 @@ mod spans;
 pub(crate) mod streams;
 mod supply;
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 
 use tllmprof_config::GpuTimes;
@@ -83,6 +83,10 @@ lifecycle::global! {
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
+    /// Whether calls are followed: the iteration that is open is taken, or a span of an earlier one is still open.
+    #[fork(keep = "stored where an iteration begins")]
+    #[together(calls)]
+    static FOLLOWS: AtomicBool = AtomicBool::new(false);
     /// Spans that have begun: between events, and by the host's clock.
     #[fork(keep = "differences are looked at")]
     #[together(iterations)]
@@ -167,9 +171,34 @@ pub fn iteration_begins(n: u64, excluded: bool) {
         };
         let is_taken = sampling.begins(clock::ticks(), spans, excluded);
         TAKEN.store(if is_taken { n } else { NONE }, Ordering::Relaxed);
+        if is_taken {
+            FOLLOWS.store(true, Ordering::Relaxed);
+        } else if FOLLOWS.load(Ordering::Relaxed) {
+            stop_following();
+        }
     }
     LATEST.store(n, Ordering::Relaxed);
     ITERATION.store(n, Ordering::Relaxed);
+}
+
+/// Follows no calls until an iteration is taken again, once no stream has a span open.
+#[cold]
+fn stop_following() {
+    if streams::is_any_open() {
+        return;
+    }
+    FOLLOWS.store(false, Ordering::Relaxed);
+    // A thread that opens one just now does the same the other way round: it is seen here, or stores behind this.
+    fence(Ordering::SeqCst);
+    if streams::is_any_open() {
+        FOLLOWS.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A span has been opened, maybe of an iteration that is over by now.
+fn follow() {
+    fence(Ordering::SeqCst);
+    FOLLOWS.store(true, Ordering::Relaxed);
 }
 
 /// Work is for no iteration.
@@ -186,6 +215,7 @@ pub fn is_taken(iteration: u64) -> bool {
 #[cfg(test)]
 pub fn take(iteration: u64) {
     TAKEN.store(iteration, Ordering::Relaxed);
+    FOLLOWS.store(true, Ordering::Relaxed);
 }
 
 /// Those of the iteration that has begun are not.
@@ -197,7 +227,7 @@ pub fn take_not() {
 /// Whether GPU times depend on calls now.
 #[inline]
 pub fn is_timing() -> bool {
-    PHASE.peek() == Phase::Timing && is_recording()
+    FOLLOWS.load(Ordering::Relaxed) && PHASE.peek() == Phase::Timing && is_recording()
 }
 
 /// A call is about to enqueue work; returns whether that is expected to be the stream's last for now, so that

@@ -1,4 +1,4 @@
-//! In which iterations GPU times are taken: in all, where that costs a step at most a hundredth of its time, else in some.
+//! In which iterations GPU times are taken: in all, where that costs a step at most a quarter of a percent of its time, else in some.
 //!
 //! Iterations are taken in blocks, one block in so many, from the window's first iteration on: work of one iteration
 //! may run in the next, and steps of several kinds follow one another. Iterations that the condition of `TLLMPROF_WHERE`
@@ -15,7 +15,7 @@ pub const BLOCK: u64 = 8;
 const PAIR_NS: u64 = 3_500;
 const CLOCK_NS: u64 = 300;
 /// What they may cost, as a part of the time.
-const PART: u64 = 100;
+const PART: u64 = 400;
 /// At least one block in so many is taken.
 const MOST: u64 = 16;
 
@@ -149,12 +149,12 @@ mod tests {
         };
         // One block of four may be taken: that is eight of those that satisfy it, one after the other, and none of the
         // others once that is decided.
-        let taken = of(100_000);
+        let taken = of(400_000);
         let wanted: Vec<_> = taken.iter().filter(|n| is_in(**n)).collect();
         assert_eq!(wanted, [49, 99, 149, 199, 249, 299, 349, 399].each_ref());
         assert_eq!(taken.len(), wanted.len() + BLOCK as usize);
         // All are taken where that is cheap.
-        assert_eq!(of(1_000_000).len(), 1000);
+        assert_eq!(of(1_500_000).len(), 1000);
     }
 
     const ONE: Spans = Spans {
@@ -166,7 +166,7 @@ mod tests {
     fn all_are_taken_where_that_is_cheap() {
         let mut sampling = Sampling::new();
         assert_eq!(
-            taken(&mut sampling, GpuTimes::Auto, 60, 350_000, ONE).len(),
+            taken(&mut sampling, GpuTimes::Auto, 60, 1_400_000, ONE).len(),
             60
         );
         let many = Spans {
@@ -174,7 +174,7 @@ mod tests {
             by_clock: 20,
         };
         assert_eq!(
-            taken(&mut sampling, GpuTimes::Auto, 60, 1_650_000, many).len(),
+            taken(&mut sampling, GpuTimes::Auto, 60, 6_600_000, many).len(),
             60
         );
     }
@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn one_block_in_so_many_as_they_cost() {
         let mut sampling = Sampling::new();
-        // 1.75 % of the time: every second block, from the second one on.
-        let first = taken(&mut sampling, GpuTimes::Auto, 48, 200_000, ONE);
+        // 0.44 % of the time: every second block, from the second one on.
+        let first = taken(&mut sampling, GpuTimes::Auto, 48, 800_000, ONE);
         assert_eq!(
             first,
             [0..8, 16..24, 32..40]
@@ -192,7 +192,7 @@ mod tests {
                 .collect::<Vec<_>>()
         );
         // The next window begins as this one went on.
-        let next = taken(&mut sampling, GpuTimes::Auto, 20, 200_000, ONE);
+        let next = taken(&mut sampling, GpuTimes::Auto, 20, 800_000, ONE);
         assert_eq!(
             next,
             [0..8, 16..20].into_iter().flatten().collect::<Vec<_>>()
@@ -223,7 +223,7 @@ mod tests {
                 },
                 false,
             );
-            now += if n == 3 { 1_000_000_000 } else { 100_000 };
+            now += if n == 3 { 1_000_000_000 } else { 400_000 };
         }
         assert_eq!(sampling.every, 4);
     }

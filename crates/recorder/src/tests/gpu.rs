@@ -42,8 +42,8 @@ impl Gpu {
         let thread = on_a_thread(|| {
             window_opens(false);
             in_window(5, || {
-                assert!(is_timing());
                 begin_iteration(5);
+                assert!(is_timing());
                 act();
                 work_ends(false);
             });
@@ -494,6 +494,45 @@ fn streams_for_which_there_is_no_room_are_not_missing_in_iterations_that_are_not
         (4000..6000).map(stream).for_each(launch);
         opened.into_iter().for_each(streams::Stream::forget);
     });
+    assert_eq!(gpu.lost(), before);
+}
+
+/// As [`launch`], where a call asks whether it is followed.
+fn launch_if_followed(target: Target) {
+    if is_timing() {
+        launch(target);
+    }
+}
+
+#[test]
+fn calls_are_not_followed_in_iterations_that_are_not_timed_once_no_span_is_open() {
+    let gpu = Gpu::new(27);
+    let stream = gpu.stream(1);
+    let before = gpu.lost();
+    // Short ones, of which the first block is timed, and then few.
+    let timed = 5..5 + sampling::BLOCK;
+    for waits_at_last in [true, false] {
+        let spans = gpu.spans(|| {
+            for n in timed.clone() {
+                if n > timed.start {
+                    begin_iteration(n);
+                }
+                assert!(is_timing());
+                launch_if_followed(stream);
+                if waits_at_last || n + 1 < timed.end {
+                    before_wait(Wait::Stream(stream));
+                }
+            }
+            begin_iteration(timed.end);
+            assert_eq!(is_timing(), !waits_at_last, "a span is open");
+            launch_if_followed(stream);
+            begin_iteration(timed.end + 1);
+            assert!(!is_timing());
+            launch_if_followed(stream);
+        });
+        let iterations = shown(&spans).into_iter().map(|(n, _)| n);
+        assert!(iterations.eq(timed.clone()), "{spans:?}");
+    }
     assert_eq!(gpu.lost(), before);
 }
 
