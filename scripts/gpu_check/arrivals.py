@@ -22,7 +22,7 @@ FIRST, LAST, STEPS = 12, 32, 40
 RANKS = (2, 4)
 # By what is planted in rank 1: what it may be called, the detail with it.
 CAUSES = {"none": (), "sleep": ("asleep or blocked", "late launch"), "gc": ("GC",), "kernels": ("GPU work",),
-          "tokens": ("GPU work, 4.0 times the tokens of the median rank",)}
+          "tokens": ("GPU work, 4.00 times the tokens of the median rank",)}
 # How the ranks reduce: the rule that counts their steps.
 WAYS = {"graph": "cudaGraphLaunch", "eager": "py:__main__:step"}
 # Of an engine: the steps that are taken, and what a collective's kernel is called.
@@ -85,7 +85,7 @@ def measured(bench, command, base, cause, way, ranks, variables):
     def one(rank):
         given = variables(f"{FIRST}-{LAST}", WAYS[way], RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1",
                           MASTER_PORT=port, TLLMPROF_TRACE=f"{base}-%r.tllmprof", TLLMPROF_KERNELS=STEPS, TLLM_PROFILE_RECORD_GC=1,
-                          TLLMPROF_BATCH="__main__:step=requests:requests,tokens:tokens", **NO_MULTICAST)
+                          TLLMPROF_BATCH="__main__:step=requests:requests,tokens:tokens,decode_tokens:tokens", **NO_MULTICAST)
         return child.run([*command, str(STEPS), cause, way], given, 100)
 
     with ThreadPoolExecutor(ranks) as pool:

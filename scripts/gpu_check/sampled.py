@@ -9,13 +9,15 @@ from .record_file import process_of
 
 NAME = "sampled"
 SAMPLE, PERIOD, SECONDS = 20, 10, 50
+# Steps before and behind a sample that are compared.
+SPAN = 1000
 # Of a program that is sampled once a minute, and of steps between two samples.
 MOST, LEFT = 0.003, 0.001
 # A step that takes so many times the median is one of those that a sample makes slow.
 SLOW = 1.02
 TITLE = ("## Sampled kernels", "", f"Kernels of {SAMPLE} steps, once in each {PERIOD} s of {SECONDS}. *Lost*: what slow steps take more than the median "
-         f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps between samples against those "
-         f"before the first one, at most {LEFT:.1%} slower.")
+         f"step does, a sample, less what they take in as many seconds without the library, of a minute: at most {MOST:.1%}. *Between*: steps behind a sample against those "
+         f"before it, at most {LEFT:.1%} slower.")
 LOOPS = (("graph of 20 kernels, 1 more, 1 wait", ("--decode",), 2000), ("150 kernels, 1 wait", ("--waits", "1", "--launches", "150"), 2500))
 
 
@@ -34,11 +36,16 @@ def lost(ns):
 
 
 def between(ns, slow_ns):
-    """The median of the steps behind the first sample ÷ that of those before it; a sample is where a step takes `slow_ns`."""
-    first = next((at for at, one in enumerate(ns) if one > slow_ns), None)
-    if first is None or first < 1000:
-        return None
-    return statistics.median(ns[first + 1000:]) / statistics.median(ns[:first])
+    """Of each sample but the first: the median of the steps behind it ÷ that of the steps before it. A sample begins where a step takes
+    `slow_ns`, as CUPTI comes, and is over long before SPAN steps are."""
+    begins, last = [], -2 * SPAN
+    for at, one in enumerate(ns):
+        if one > slow_ns:
+            if at - last > 2 * SPAN:
+                begins.append(at)
+            last = at
+    median = statistics.median
+    return [median(ns[at + SPAN:at + 2 * SPAN]) / median(ns[at - SPAN:at]) for at in begins[1:] if at + 2 * SPAN <= len(ns)]
 
 
 def measured(bench, report, label, words, a_second):
@@ -55,10 +62,11 @@ def measured(bench, report, label, words, a_second):
     taken = process["kernel_window"]["iterations"] if samples else 0
     per_second = lost(plain) / (sum(plain) / 1e9)
     a_sample = (lost(sampled) - per_second * sum(sampled) / 1e9) / max(1, samples)
-    share, ratio = a_sample / 60e9, between(sampled, 10 * statistics.median(sampled))
+    share, ratios = a_sample / 60e9, between(sampled, 10 * statistics.median(sampled))
     report.check(f"{label}: lost", f"{a_sample / 1e6:.1f} ms a sample, {share:.3%} of a minute; {samples} samples, {taken} steps", samples >= 3 and
                  taken == samples * SAMPLE and share <= MOST)
-    return report.check(f"{label}: between", f"{ratio:.4f}" if ratio else "no steps before a sample", ratio <= 1 + LEFT if ratio else None)
+    return report.check(f"{label}: between", f"{statistics.median(ratios):.4f} ({min(ratios):.4f}–{max(ratios):.4f}) behind {len(ratios)} samples"
+                        if ratios else "no steps before a sample", statistics.median(ratios) <= 1 + LEFT if ratios else None)
 
 
 def table(bench, _cuda, log):

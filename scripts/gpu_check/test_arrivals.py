@@ -25,7 +25,7 @@ class Judged(unittest.TestCase):
     def test_the_late_rank_with_its_cause_is_right(self):
         self.assertEqual(self.wrong("gc"), [])
         self.assertEqual(self.wrong("kernels", cause="GPU work", detail="the same kernels took longer"), [])
-        self.assertEqual(self.wrong("tokens", cause="GPU work", detail="4.0 times the tokens of the median rank"), [])
+        self.assertEqual(self.wrong("tokens", cause="GPU work", detail="4.00 times the tokens of the median rank"), [])
         self.assertEqual(len(self.wrong("tokens", cause="GPU work", detail="the same kernels took longer")), 1)
 
     def test_each_thing_that_is_not_so_is_seen(self):

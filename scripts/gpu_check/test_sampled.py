@@ -1,0 +1,26 @@
+"""What gpu-check makes of steps that samples make slow."""
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+from gpu_check import sampled  # noqa: E402
+
+
+class Steps(unittest.TestCase):
+    def steps(self, behind=1000):
+        """Three samples 10 000 steps apart: one step of 100 us, then 19 of 2 us, among those of 1 us."""
+        sample = [100_000] + [2000] * 19
+        return [1000] * 5000 + 2 * (sample + [1000] * 9980) + sample + [behind] * 5000
+
+    def test_lost_is_what_slow_steps_take_more(self):
+        self.assertEqual(sampled.lost(self.steps()), 3 * (99_000 + 19 * 1000))
+        self.assertEqual(sampled.lost([1000, 1010, 1000]), 0)
+
+    def test_steps_behind_a_sample_are_compared_with_those_before_it(self):
+        self.assertEqual(sampled.between(self.steps(), 10_000), [1.0, 1.0])
+        self.assertEqual(sampled.between(self.steps(behind=1010), 10_000), [1.0, 1.01])
+        self.assertEqual(sampled.between(self.steps()[:9000], 10_000), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
