@@ -62,6 +62,8 @@ pub struct Record {
     is_taken: AtomicBool,
     /// The kernel's number for the thread.
     number: AtomicI32,
+    /// A place on the stack, 0 for none: a call with its return address there was on no stack of a signal handler's.
+    own_stack: AtomicUsize,
     /// The parts that the thread uses, by [`Kind`].
     active: [AtomicPtr<c_void>; KINDS],
     /// The parts that there are, also of threads that have ended.
@@ -115,6 +117,16 @@ impl Record {
     /// Calls of the thread that may have given the GPU work.
     pub fn passes(&self) -> u64 {
         self.passes.load(Ordering::Relaxed)
+    }
+
+    /// Whether [`set_on_own_stack`](Self::set_on_own_stack) was called with this place last.
+    pub fn is_on_own_stack(&self, place: usize) -> bool {
+        self.own_stack.load(Ordering::Relaxed) == place
+    }
+
+    /// The thread is on no stack of a signal handler's, in a call whose return address lies at this place.
+    pub fn set_on_own_stack(&self, place: usize) {
+        self.own_stack.store(place, Ordering::Relaxed);
     }
 
     /// Counts one; only the thread itself may.
@@ -204,6 +216,7 @@ fn take() -> Option<&'static Record> {
     };
     let record = records().find(free).or_else(more)?;
     record.number.store(ids::thread(), Ordering::Relaxed);
+    record.set_on_own_stack(0);
     block::set_record(from_ref(record).cast());
     if let Some(key) = key() {
         // SAFETY: the key has been made, and nobody reads what its value, which says no more than that

@@ -40,10 +40,23 @@ fn is_loader(address: usize) -> bool {
 }
 
 /// Whether a signal handler is running on a stack of its own, with hardly any room: profilers need
-/// more.
-fn is_on_small_signal_stack() -> bool {
+/// more. The kernel is asked where the call's return address lies elsewhere than in the thread's call before.
+fn is_on_small_signal_stack(return_place: &AtomicUsize) -> bool {
     const ROOM: usize = 64 * 1024;
-    stack::of_signal_handler().is_some_and(|size| size < ROOM)
+    let place = core::ptr::from_ref(return_place).addr();
+    let record = thread::current();
+    if record.is_some_and(|record| record.is_on_own_stack(place)) {
+        return false;
+    }
+    match stack::of_signal_handler() {
+        Some(size) => size < ROOM,
+        None => {
+            if let Some(record) = record {
+                record.set_on_own_stack(place);
+            }
+            false
+        }
+    }
 }
 
 /// A function has been entered, and goes on when this returns.
@@ -59,7 +72,7 @@ fn entered(return_place: &AtomicUsize, from: usize) {
         return;
     };
     let _errno = Kept::new();
-    if !tllmprof_session::activity::is_active() || is_on_small_signal_stack() {
+    if !tllmprof_session::activity::is_active() || is_on_small_signal_stack(return_place) {
         return;
     }
     // The assembler counted the call if the thread has cells.
