@@ -127,6 +127,8 @@ ENGINES = {
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1, VLLM_USE_V2_MODEL_RUNNER=0)),
         Run("layers, piecewise graphs", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1, GRAPHS="PIECEWISE")),
+        Run(f"layers, {layers.NO_GRAPHS}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
+            variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1, GRAPHS="NONE")),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
         Run("attach", ("serve.py", "vllm", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
         # In one process, which ends by itself: the library's last line is about the routers.
@@ -137,6 +139,8 @@ ENGINES = {
         Run("busy", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="busy", variables=dict(LONG, ROUNDS=24)),
         Run("inside", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="inside", variables=dict(LONG, ROUNDS=36)),
         Run("layers", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers", variables=LONG),
+        Run(f"layers, {layers.NO_GRAPHS}", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers",
+            variables=dict(LONG, MORE="--disable-cuda-graph")),
         Run("attach", ("serve.py", "sglang", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
         Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
@@ -292,6 +296,10 @@ class Bench:
         made = self.made(run, label, self.settings(*windows, TLLMPROF_TRACE=f"{folder}/%p.tllmprof", **more))
         return (made, *largest(self.bench.command, glob.glob(f"{folder}/*.tllmprof")))
 
+    def kept(self, label):
+        """Where the record of a run stays."""
+        return os.path.join(self.own, f"{self.name}-{label}.tllmprof".replace(" ", "-"))
+
     def under_nsys(self, run, base, settings, graph_trace):
         """Runs it under nsys, whose report is to be `base`."""
         return self.made(run, "nsys", settings, (self.bench.nsys, "profile", "--trace-fork-before-exec=true",
@@ -384,7 +392,7 @@ def check_run(bench, report, own, run):
     if process is None:
         report.raw(f"{what}, with the library", armed.ended)
         return report.check(f"{what}: record", f"none; the library said: {armed.ended.said_by_shim()}", False)
-    shutil.copy(path, os.path.join(own.own, f"{own.name}-{run.label}.tllmprof".replace(" ", "-")))
+    shutil.copy(path, own.kept(run.label))
     report.check(f"{what}: rule", f"{process['rule']}: {process['rule_why']}", re.search(run.rule, process["rule"]) is not None)
     bounds, steps = (armed.said.get("BOUNDS") or [None])[0], counted(process, armed.ended.err)
     # The step in which a process is killed may be missing.

@@ -1,11 +1,14 @@
 """Layers in CUDA graphs: programs whose layers have kernels of their own, so many of each, and what the report says of them."""
+import bisect
+import glob
 import json
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 
 from streams import programs as streams
 
@@ -22,6 +25,8 @@ INNER = {"child": ("child",), "children": ("first", "second", "third"), "conditi
 ENDS = 3  # layers.cu's own status
 COLD = 2  # starts with nothing cached
 ENGINE_WINDOW = (300, 359)
+# How the label of an engine's run ends that launches each kernel by itself.
+NO_GRAPHS = "no graphs"
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
@@ -32,7 +37,8 @@ LLAMA_LEAST = 0.8  # of its kernels' time
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
 # As it calls them on an H200 (driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+_post$")
-WAYS = {"eager": 0.99, "graph": 0.99, "compiled": 0.95}
+AGAIN = "eager again"
+WAYS = {"eager": 0.99, "graph": 0.99, AGAIN: 0.99, "compiled": 0.95}
 GRAPH = {f"model/layers.{layer}": layer + 1 for layer in range(5)}
 TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: each layer of the graph has another number of kernels. A graph "
          "that is changed after its capture (*swapped*) is not known, which is what is wanted there. Of models in torch, the part of the kernels' time that has a module, and "
@@ -93,6 +99,29 @@ def unlike(eager, graph):
     return f"{len(kernels)} kernels differ: {'; '.join(shown)}" if kernels else None
 
 
+def times_in_modules(found):
+    """The median step's time in the kernels of each scope, in ns, of a time line's events: {scope: ns}"""
+    starts = sorted(event["start"] for event in found if event.get("cat") == "iteration")
+    steps = defaultdict(lambda: defaultdict(int))
+    for event in found:
+        if event.get("cat") == "kernel" and "scope" in event["args"]:
+            steps[event["args"]["scope"]][bisect.bisect(starts, event["start"])] += event["ns"]
+    return {scope: statistics.median(of.values()) for scope, of in steps.items()}
+
+
+def compared(times, others):
+    """(the median of the modules' ratios, the 5th and the 95th percentile)."""
+    ratios = sorted(others[scope] / times[scope] for scope in times.keys() & others.keys())
+    return statistics.median(ratios), ratios[len(ratios) // 20], ratios[-1 - len(ratios) // 20]
+
+
+def judge_times(eager, again, graph):
+    """(in words, whether modules take as long in a graph as eagerly, within what two eager runs differ by)."""
+    apart, other = compared(eager, again), compared(eager, graph)
+    shown = [f"{middle:.3f} ({least:.3f}–{most:.3f})" for middle, least, most in (other, apart)]
+    return f"a module in the graph takes {shown[0]} of its time eagerly; in a second eager run {shown[1]}", apart[1] <= other[0] <= apart[2]
+
+
 def single(name):
     """The modules that a kernel's scope names: several, where it was fused of them."""
     fused = re.fullmatch(r"(.*)\((.*)\)", name)
@@ -107,14 +136,14 @@ def unlike_eager(eager, compiled):
 
 
 def record_of(bench, kind, way):
-    return os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof")
+    return os.path.join(bench.folder, f"layers-{kind}-{way}.tllmprof".replace(" ", "-"))
 
 
 def check_model(bench, report, kind):
     found = {}
     for way, least in WAYS.items():
         what, trace = f"{kind}, {way}", record_of(bench, kind, way)
-        words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way, str(STEPS)]
+        words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way.split()[0], str(STEPS)]
         ended = child.run(words, bench.shimmed(WINDOW, "cudaEventSynchronize", TLLMPROF_TRACE=trace, TLLMPROF_LAYERS=1,
                                                TLLMPROF_KERNELS=TAKEN), 240)
         if ended.status != 0 or ended.out.strip() != "done":
@@ -126,9 +155,12 @@ def check_model(bench, report, kind):
         unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
         report.check(what, f"{share:.2%} of the kernels' time in {len(found[way])} modules; not known: {unknown}", share >= least)
     if "eager" in found and "graph" in found:
-        eager, graph = (kernels_in_modules(events(bench.command, record_of(bench, kind, way))) for way in ("eager", "graph"))
+        lines = {way: events(bench.command, record_of(bench, kind, way)) for way in found}
+        eager, graph = (kernels_in_modules(lines[way]) for way in ("eager", "graph"))
         wrong = unlike(eager, graph)
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(graph.values()) / TAKEN:g} kernels of the same names in the same modules", wrong is None)
+        if AGAIN in found:
+            report.check(f"{kind}, graph as eagerly, times", *judge_times(*(times_in_modules(lines[way]) for way in ("eager", AGAIN, "graph"))))
     if "eager" in found and "compiled" in found:
         wrong = unlike_eager(found["eager"], found["compiled"])
         report.check(f"{kind}, compiled as eagerly", wrong or f"{len(found['compiled'])} scopes of the same modules", wrong is None)
@@ -228,6 +260,16 @@ def check_compiling(bench, report):
                          ended.status == 0)
 
 
+def check_without_graphs(bench, report, own, label):
+    """Kernels of an engine's run without graphs against those of its runs with graphs, which came before."""
+    eager = kernels_in_modules(events(bench.command, own.kept(label)))
+    for other in sorted(glob.glob(own.kept("layers*"))):
+        if other != own.kept(label):
+            wrong = unlike(eager, kernels_in_modules(events(bench.command, other)))
+            report.check(f"{own.name}, {label}, against {os.path.basename(other).removesuffix('.tllmprof')}",
+                         wrong or f"{sum(eager.values()) / TAKEN:g} kernels a step of the same names in the same scopes", wrong is None)
+
+
 def check_engine(bench, report, own, run):
     """Of an engine (engines.py): the part of its kernels' time that has a scope."""
     what = f"{own.name}, {run.label}"
@@ -235,10 +277,12 @@ def check_engine(bench, report, own, run):
     if process is None or made.ended.status != 0 or not process["kernel_window"]:
         report.raw(what, made.ended)
         return report.check(what, f"no kernels; {made.ended.why()}", False)
-    shutil.copy(path, os.path.join(own.own, f"{own.name}-{run.label}.tllmprof"))
+    shutil.copy(path, own.kept(run.label))
     modules, share = in_modules(process)
     unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
     deepest = max((name.count(".") for name in modules), default=0)
+    if run.label.endswith(NO_GRAPHS):
+        check_without_graphs(bench, report, own, run.label)
     return report.check(what, f"{share:.2%} of the kernels' time in {len(modules)} scopes, {sum(modules.values()):g} kernels a step; the deepest: "
                         f"{[name for name in modules if name.count('.') == deepest][:3]}; not known: {unknown}", share >= WAYS["compiled"])
 

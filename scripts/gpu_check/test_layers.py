@@ -64,6 +64,18 @@ class Layers(unittest.TestCase):
         self.assertIn("b, k: 1 a step eagerly, 2 in the graph", layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "k")] * 20)))
         self.assertIn("b, other: 0 a step eagerly, 1 in the graph", layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "other")] * 20)))
 
+    def test_times_of_modules_are_compared_with_those_of_a_second_run(self):
+        def line(**ns):
+            steps = [dict(cat="iteration", start=1000 * n) for n in range(3)]
+            return steps + [dict(cat="kernel", name="k", start=1000 * n + 5, ns=ns[scope] + 100 * (n == 2), args=dict(scope=scope))
+                            for n in range(3) for scope in ns for _ in range(2)]
+
+        eager, again, graph = (layers.times_in_modules(line(**of)) for of in (dict(a=10, b=20), dict(a=11, b=20), dict(a=10, b=21)))
+        self.assertEqual(eager, dict(a=20, b=40))
+        self.assertEqual(layers.judge_times(eager, again, graph), (
+            "a module in the graph takes 1.025 (1.000–1.050) of its time eagerly; in a second eager run 1.050 (1.000–1.100)", True))
+        self.assertFalse(layers.judge_times(eager, again, dict(a=30, b=60))[1])
+
 
 if __name__ == "__main__":
     unittest.main()
