@@ -14,6 +14,8 @@ mod place;
 mod terminal;
 #[path = "live/top.rs"]
 mod top;
+#[path = "live/torch.rs"]
+mod torch;
 #[path = "live/verbs.rs"]
 mod verbs;
 

@@ -59,6 +59,7 @@ fn place(point: Point) -> Place<'static> {
         sampled: None,
         past: false,
         demand: None,
+        torch_trace: None,
     }
 }
 

@@ -40,11 +40,23 @@ pub struct Capture {
     pub profiler: bool,
     /// The steps before it that the process keeps stay in the record, too.
     pub past: bool,
+    /// The PyTorch profiler runs in it, and writes its trace here: a path of the process, from its root.
+    pub torch_trace: Option<String>,
 }
 
-const NAMES: [&str; 11] = [
-    "steps", "seconds", "first", "delay", "where", "kernels", "gc", "gil", "stacks", "profiler",
+const NAMES: [&str; 12] = [
+    "steps",
+    "seconds",
+    "first",
+    "delay",
+    "where",
+    "kernels",
+    "gc",
+    "gil",
+    "stacks",
+    "profiler",
     "past",
+    "torch_trace",
 ];
 
 impl Request {
@@ -108,6 +120,7 @@ impl Capture {
             .with_some("stacks", on(self.stacks))
             .with_some("profiler", on(self.profiler))
             .with_some("past", on(self.past))
+            .with_some("torch_trace", self.torch_trace.as_deref())
     }
 
     fn read(object: &Object) -> Result<Self, String> {
@@ -137,22 +150,26 @@ impl Capture {
                 Some(duration.ok_or("\"seconds\" is not a number of seconds")?)
             }
         };
-        let condition = match object.get("where") {
-            None => None,
-            Some(value) => Some(value.text().ok_or("\"where\" is not a text")?.to_owned()),
+        let text = |name: &str| match object.get(name) {
+            None => Ok(None),
+            Some(value) => match value.text() {
+                Some(text) => Ok(Some(text.to_owned())),
+                None => Err(format!("\"{name}\" is not a text")),
+            },
         };
         Ok(Self {
             steps: positive("steps")?,
             duration,
             first: number("first")?,
             delay: number("delay")?,
-            condition,
+            condition: text("where")?,
             kernels: number("kernels")?,
             gc: flag("gc")?,
             gil: flag("gil")?,
             stacks: flag("stacks")?,
             profiler: flag("profiler")?,
             past: flag("past")?,
+            torch_trace: text("torch_trace")?,
         })
     }
 }
@@ -184,7 +201,8 @@ mod tests {
         assert_eq!(capture(r#"{"do":"capture"}"#), Capture::default());
         let all = capture(
             r#"{"do":"capture","steps":50,"seconds":2.5,"first":100,"delay":3,"where":"phase=decode","kernels":20,
-                "gc":true,"gil":true,"stacks":true,"profiler":true,"past":true}"#,
+                "gc":true,"gil":true,"stacks":true,"profiler":true,"past":true,
+                "torch_trace":"/tmp/trace.json"}"#,
         );
         let expected = Capture {
             steps: Some(50),
@@ -198,6 +216,7 @@ mod tests {
             stacks: true,
             profiler: true,
             past: true,
+            torch_trace: Some("/tmp/trace.json".to_owned()),
         };
         assert_eq!(all, expected);
     }
@@ -208,6 +227,7 @@ mod tests {
             steps: Some(7),
             duration: Some(Duration::from_millis(1250)),
             gil: true,
+            torch_trace: Some("/tmp/a \"b\".json".to_owned()),
             ..Capture::default()
         };
         for request in [
@@ -249,6 +269,10 @@ mod tests {
                 "\"steps\" is not a whole number",
             ),
             (r#"{"do":"capture","steps":0}"#, "\"steps\" is 0"),
+            (
+                r#"{"do":"capture","torch_trace":1}"#,
+                "\"torch_trace\" is not a text",
+            ),
             (
                 r#"{"do":"capture","seconds":0}"#,
                 "\"seconds\" is not a number of seconds",

@@ -3,8 +3,8 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_config::Settings;
 use tllmprof_config::condition::Condition;
+use tllmprof_config::{Settings, TracePath};
 use tllmprof_control::{self as control, Capture, Closed, Event, Phase, Request, STEPS};
 use tllmprof_platform::own_threads;
 use tllmprof_platform::system::{Clock, nanoseconds};
@@ -340,6 +340,10 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         settings.flight.is_some(),
         "--flight or TLLMPROF_FLIGHT=1",
     )?;
+    let torch_trace = capture.torch_trace.as_deref();
+    let torch_trace = torch_trace
+        .map(|path| trace_path(path, settings))
+        .transpose()?;
     let condition = match capture.condition {
         Some(text) => {
             let condition = Condition::parse(&text);
@@ -358,5 +362,30 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         kernels: capture.kernels,
         for_profiler: capture.profiler,
         past: capture.past,
+        torch_trace,
+    })
+}
+
+/// Where the PyTorch profiler is to write its trace, if it can be run here.
+fn trace_path(text: &str, settings: &Settings) -> Result<TracePath, String> {
+    let refused = |why: &str| Err(format!("torch_trace: {why}"));
+    if settings.kernels.is_some() {
+        return refused(
+            "the process was started with --kernels, and the library and the PyTorch profiler cannot both have CUPTI",
+        );
+    }
+    if settings.torch_trace.is_none() && !live::can_run_torch_profiler() {
+        return refused(
+            "the library does not follow Python in this process, and that cannot be switched on later (start it with --torch-trace PATH)",
+        );
+    }
+    if !text.starts_with('/') {
+        return refused("the path does not begin with /, as one of the process does");
+    }
+    TracePath::parse(text).map_err(|problem| {
+        format!(
+            "torch_trace: {} (wanted: {})",
+            problem.problem, problem.wanted
+        )
     })
 }

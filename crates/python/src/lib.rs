@@ -98,6 +98,10 @@ impl session::Interpreter for Cpython {
         is_done
     }
 
+    fn can_run_torch_profiler(&self) -> bool {
+        profiler::can_run()
+    }
+
     fn count(&self) {
         if let Some(handoffs) = totals::gil_handoffs() {
             tllmprof_recorder::set(tllmprof_recorder::Counter::GilHandoffs, handoffs);

@@ -71,6 +71,7 @@ fn without_an_interpreter_a_window_switches_nothing() {
                 sampled: None,
                 past: false,
                 demand: None,
+                torch_trace: None,
             };
             PerfectRouters.window_opens(&place);
             PerfectRouters.window_is_closed(&place);
@@ -210,6 +211,7 @@ fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
         sampled: None,
         past: false,
         demand: None,
+        torch_trace: None,
     };
     PerfectRouters.window_opens(&place);
     run(c"assert router._active");

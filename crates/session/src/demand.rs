@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
+use tllmprof_config::TracePath;
 use tllmprof_config::condition::Condition;
 use tllmprof_platform::lifecycle;
 
@@ -26,6 +27,8 @@ pub struct Demand {
     pub kernels: Option<u64>,
     /// The iterations before it that are kept go with it.
     pub past: bool,
+    /// The PyTorch profiler runs in it.
+    pub torch_trace: Option<TracePath>,
     pub progress: Progress,
 }
 

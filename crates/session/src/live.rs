@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use tllmprof_config::condition::Condition;
-use tllmprof_config::{Step, Window};
+use tllmprof_config::{Step, TracePath, Window};
 use tllmprof_platform::lifecycle;
 use tllmprof_steps::window::{Conflict, Point};
 use tllmprof_sync::Guard;
@@ -46,6 +46,8 @@ pub struct Wanted {
     pub for_profiler: bool,
     /// The iterations before it that are kept stay in the record, too.
     pub past: bool,
+    /// Where the PyTorch profiler, which runs in it, writes its trace.
+    pub torch_trace: Option<TracePath>,
 }
 
 /// Why a window is refused.
@@ -188,10 +190,16 @@ impl State {
             condition: wanted.condition,
             kernels: wanted.kernels,
             past: wanted.past,
+            torch_trace: wanted.torch_trace,
             progress: Progress::Waits,
         });
         Ok(window)
     }
+}
+
+/// Whether the PyTorch profiler can be run in a window, though the settings do not ask for it.
+pub fn can_run_torch_profiler() -> bool {
+    interpreter().can_run_torch_profiler()
 }
 
 /// Has the window that is open closed where the iteration that runs ends, and forgets one that was asked for and has

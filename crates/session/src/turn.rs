@@ -196,6 +196,9 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
         let demand = edge.open.filter(|open| open.on_demand);
         let demand = demand.map(|_| state.schedule.demands_met() + 1);
         let settings = state.settings;
+        let torch_trace = demand
+            .filter(|_| triggered.is_none() && !is_sample)
+            .and_then(|_| state.due()?.torch_trace.clone());
         let past = triggered.is_some() || state.due().is_some_and(|demand| demand.past);
         if edge.open.is_some() || edge.close.is_some() {
             count_calls(&state.slots);
@@ -245,6 +248,7 @@ pub fn run(mut guard: Guard<'_, Option<State>>) {
                     sampled: sampler.as_ref().map(Sampler::samples),
                     past,
                     demand,
+                    torch_trace: torch_trace.as_ref(),
                 },
                 edge,
             );

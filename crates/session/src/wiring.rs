@@ -3,7 +3,7 @@
 use core::fmt::{self, Display};
 
 use tllmprof_calls::Calls;
-use tllmprof_config::{KernelSamples, Ranked, Settings, Step};
+use tllmprof_config::{KernelSamples, Ranked, Settings, Step, TracePath};
 use tllmprof_platform::log::Level;
 use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::{Edge, Point};
@@ -30,6 +30,8 @@ pub struct Place<'a> {
     pub past: bool,
     /// Which of the windows on demand opens, counted from 1; none where another does.
     pub demand: Option<u64>,
+    /// Where the PyTorch profiler writes its trace of that window, if it was asked for with it.
+    pub torch_trace: Option<&'a TracePath>,
 }
 
 /// What a record says of its process.
@@ -136,6 +138,10 @@ pub trait Interpreter: Sync {
     /// before.
     fn detach(&self) -> bool {
         true
+    }
+    /// Whether the PyTorch profiler can be run in windows, though the settings do not ask for it.
+    fn can_run_torch_profiler(&self) -> bool {
+        false
     }
     /// Brings the record's counts of what Python does up to date.
     fn count(&self);

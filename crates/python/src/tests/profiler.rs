@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use tllmprof_capture::AddOn;
-use tllmprof_config::{Window, Windows};
+use tllmprof_config::{TracePath, Window, Windows};
 
 use super::hosted::{Host, in_few};
 use crate::torch::profiler::{
@@ -42,7 +42,7 @@ fn window(text: &str) -> Window {
 /// A window opens and closes, as the session has it.
 fn passes(host: &Host, name: &str, rank: Option<u64>) {
     host.without_gil(|| {
-        window_opens(window(name), rank, None);
+        window_opens(window(name), rank, None, None);
         window_closes(false);
         window_has_closed();
     });
@@ -54,7 +54,7 @@ fn each_window_has_a_trace() {
         passes(host, "5-9", None);
         assert!(!Path::new("traces").exists()); // torch was not imported
         host.run_with_module("torch", TORCH, "import torch");
-        host.without_gil(|| window_opens(window("5-9"), Some(3), None));
+        host.without_gil(|| window_opens(window("5-9"), Some(3), None, None));
         assert!(runs() && !writes());
         assert!(TorchProfiler.loses().is_some());
         host.without_gil(|| window_closes(false));
@@ -63,11 +63,19 @@ fn each_window_has_a_trace() {
         assert!(Path::new("traces/trace-rank-3.json").exists());
         passes(host, "20", None);
         assert!(Path::new("traces/trace-rank-0-window-2.json").exists());
+        // One on demand has a path of its own.
+        let path = TracePath::parse("others/own.json").unwrap();
+        host.without_gil(|| {
+            window_opens(window("30-31"), Some(1), Some(1), Some(&path));
+            window_closes(false);
+            window_has_closed();
+        });
+        assert!(Path::new("others/own-rank-1-window-3.json").exists());
         host.run(
             "
 import torch
 expected = {'activities': ['CPU', 'CUDA'], 'record_shapes': True, 'with_modules': True}
-assert torch.made == [expected] * 2, torch.made
+assert torch.made == [expected] * 3, torch.made
 ",
         );
         host.end();
@@ -85,7 +93,7 @@ fn what_torch_raises_stays_out_of_the_program() {
         }
         host.run("torch.profile.fails = ''");
         // A trace that is under way when the interpreter ends is written.
-        host.without_gil(|| window_opens(window("5-9"), None, None));
+        host.without_gil(|| window_opens(window("5-9"), None, None, None));
         assert!(runs());
         host.end();
         assert!(!runs() && Path::new("traces/trace-rank-0.json").exists());

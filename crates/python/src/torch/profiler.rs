@@ -15,9 +15,11 @@ use tllmprof_platform::lifecycle;
 use crate::attached;
 use crate::embedded::{add, call, with_text};
 use crate::entry;
+use crate::late;
 use crate::method::MethodDef;
 use crate::object::{Held, Object, Python};
 use crate::rank;
+use crate::wants;
 use tllmprof_capture::AddOn;
 use tllmprof_platform::log;
 use tllmprof_platform::thread::uncounted;
@@ -73,7 +75,7 @@ pub struct TorchProfiler;
 
 impl AddOn for TorchProfiler {
     fn window_is_open(&self, window: Window, place: &Place<'_>) {
-        window_opens(window, place.rank, place.demand);
+        window_opens(window, place.rank, place.demand, place.torch_trace);
     }
 
     fn window_closes(&self, place: &Place<'_>) {
@@ -91,6 +93,12 @@ impl AddOn for TorchProfiler {
     }
 }
 
+/// Whether it can be run in windows, though the settings do not ask for it: where something else is installed in the interpreter,
+/// so that its end is followed, and that was so from its beginning on.
+pub fn can_run() -> bool {
+    wants::wants().is_installed() && attached::is_there() && !late::is_late()
+}
+
 /// Whether the profiler runs.
 pub fn runs() -> bool {
     RUNS.load(Ordering::Relaxed)
@@ -101,9 +109,15 @@ pub fn writes() -> bool {
     WRITES.load(Ordering::Relaxed)
 }
 
-/// A window opens that was asked for.
-pub fn window_opens(window: Window, rank: Option<u64>, demand: Option<u64>) {
-    let (Some(path), Some(settings)) = (PATH.get(), tllmprof_session::activity::settings()) else {
+/// A window opens that was asked for. Its trace goes to `path`, or where the settings say.
+pub fn window_opens(
+    window: Window,
+    rank: Option<u64>,
+    demand: Option<u64>,
+    path: Option<&TracePath>,
+) {
+    let settings = tllmprof_session::activity::settings();
+    let (Some(path), Some(settings)) = (path.or_else(|| PATH.get()), settings) else {
         return;
     };
     let number = number(settings.windows.as_slice(), window, demand);
@@ -162,7 +176,7 @@ pub fn window_closes(is_capturing: bool) {
 
 /// The window has closed: what was recorded is written.
 pub fn window_has_closed() {
-    if PATH.get().is_some() && NAMES.is_some() {
+    if NAMES.is_some() {
         WRITES.store(true, Ordering::Relaxed);
         entry::run(|py| names(py).map(|names| call(py, &names, c"write", &[])));
         WRITES.store(false, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use anyhow::{Context, Result};
-use tllmprof_config::{Condition, time};
+use tllmprof_config::{Condition, TracePath, time};
 use tllmprof_control::{Capture, Request, STEPS, Status};
 use tllmprof_export::Output;
 use tllmprof_report::{Process as Read, Report};
@@ -91,6 +91,10 @@ pub struct Wanted {
     /// record is begun; refuse if none waits
     #[arg(long)]
     profiler: bool,
+    /// Run the PyTorch profiler in the window and write its trace to PATH, with -rank-R and -window-K before the extension: a path
+    /// of the process, where that is in a container
+    #[arg(long, value_name = "PATH", conflicts_with = "kernels", value_parser = trace_path)]
+    torch_trace: Option<String>,
     /// With the iterations before, which a process that was started with --flight keeps
     #[arg(long)]
     past: bool,
@@ -100,6 +104,14 @@ pub struct Wanted {
     /// Copy the records here, one for each process and capture
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
+}
+
+/// Where a process is to write its trace: its folder is not the command's.
+fn trace_path(text: &str) -> Result<String, String> {
+    TracePath::parse(text)
+        .map_err(|problem| format!("{} (wanted: {})", problem.problem, problem.wanted))?;
+    let path = std::path::absolute(text).map_err(|error| worded(&error.to_string()))?;
+    Ok(path.to_string_lossy().into_owned())
 }
 
 /// A time that is not 0.
@@ -281,6 +293,7 @@ impl Wanted {
             stacks: self.stacks,
             profiler: self.profiler,
             past: self.past,
+            torch_trace: self.torch_trace.clone(),
         })
     }
 }

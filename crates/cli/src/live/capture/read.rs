@@ -57,6 +57,12 @@ pub fn read(all: &[Captured], wanted: &Wanted, windows: &mut Windows) -> Result<
             continue;
         };
         let pid = name(&captured.status);
+        if let Some(path) = &wanted.torch_trace {
+            output::say(format_args!(
+                "{pid}: the PyTorch profiler's trace is {path} with -rank-R and -window-K before the extension; the process's log says \
+                 when it is written"
+            ));
+        }
         let Some(record) = &captured.record else {
             match (wanted.profiler, captured.last) {
                 (false, _) => output::say(format_args!(
