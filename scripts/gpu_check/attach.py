@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from . import child
 from .captures import private
-from .inside import interval
+from .inside import began_of, interval
 from .kernels import Report
 from .record_file import process_of
 from .router_ranks import free_port
@@ -29,11 +29,21 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the
 ENGINE_ROUNDS = 150
 
 
+# Options of the first attach that have the library enter Python.
+PYTHON = ("--gc", "--gil", "--stacks")
+# Namespaces of a container's, in which the program is the first process.
+CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--mount-proc")
+
+
 def loops(programs):
-    """(name, program, its words, its rule) of each loop that runs blocks when it is asked to."""
-    return [(f"{name}, {rule}", programs[name], ["--decode"], rule)
-            for name, rule in (("loop-static", "cudaGraphLaunch"), ("loop-shared", "cudaGraphLaunch"), ("loop-per-thread", "cudaGraphLaunch"),
-                               ("torch_graph", "cudaGraphLaunch"), ("torch_graph", "auto"))]
+    """(name, program, its words, its rule, more options of the first attach, what goes before the program) of each loop that runs
+    blocks when it is asked to."""
+    plain = [(f"{name}, {rule}", programs[name], ["--decode"], rule, (), ())
+             for name, rule in (("loop-static", "cudaGraphLaunch"), ("loop-shared", "cudaGraphLaunch"), ("loop-per-thread", "cudaGraphLaunch"),
+                                ("torch_graph", "cudaGraphLaunch"), ("torch_graph", "auto"), ("jax_jit", "auto"))]
+    torch = programs["torch_graph"]
+    return [*plain, ("torch_graph, Python", torch, ["--decode"], "auto", PYTHON, ()),
+            ("torch_graph, a container", torch, ["--decode"], "auto", PYTHON, CONTAINER)]
 
 
 class Command:
@@ -49,8 +59,8 @@ class Command:
             raise RuntimeError(f"tllmprof {verb}: {ended.why()}")
         return ended
 
-    def attach_and_detach(self, number, rule):
-        first = ("--step", rule, "--trace", f"{self.folder}/record.tllmprof") if number == 0 else ()
+    def attach_and_detach(self, number, rule, more):
+        first = ("--step", rule, "--trace", f"{self.folder}/record.tllmprof", *more) if number == 0 else ()
         began = time.monotonic()
         said = self.run("attach", "--steps", str(STEPS), *first).err
         took = time.monotonic() - began
@@ -86,9 +96,9 @@ def judge_speed(before, after):
     return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {middle:.0f} steps/s", ok
 
 
-def attached(command, rule):
-    """(what the first attach said, the longest that one took)"""
-    found = [command.attach_and_detach(number, rule) for number in range(TIMES)]
+def attached(command, rule, more=()):
+    """(what the first attach said, the longest that one took); `more`: options of the first one."""
+    found = [command.attach_and_detach(number, rule, more) for number in range(TIMES)]
     return found[0][0], max(took for _, took in found)
 
 
@@ -116,33 +126,57 @@ def going_on(block):
             running.result()
 
 
-def check_loop(bench, report, name, program, words, rule):
+def inside(pid):
+    """The process that `unshare` has started in its namespaces, by its number outside of them."""
+    with open(f"/proc/{pid}/task/{pid}/children") as children:
+        return int(children.read())
+
+
+def unlike_python(process):
+    """What is missing of Python in a record; None: nothing."""
+    missing = [what for what, there in (("stacks", process["stacks"] and process["stacks"]["counts"]["samples"]), ("the GIL", process["gil_handoffs"] or process["gil_hold"]))
+               if not there]
+    return f"not in the record: {', '.join(missing)}" if missing else None
+
+
+def check_loop(bench, report, name, program, words, rule, more, before_it):
     if program.missing:
         return report.check(name, program.missing, None)
+    if before_it and subprocess.run([*before_it, "true"], stderr=subprocess.DEVNULL).returncode:
+        return report.check(name, f"{' '.join(before_it)} is not permitted here", None)
     folder = private()
     with open(f"{folder}/said", "wb") as said:
-        block = Block([*program.command, "--blocks", *words], bench.variables(), said)
+        block = Block([*before_it, *program.command, "--blocks", *words], bench.variables(), said)
         try:
             block.wait_until_ready()
             block.run(1)
             before = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
+            pid = inside(block.process.pid) if before_it else block.process.pid
             with going_on(block):
-                first, longest = attached(Command(bench, block.process.pid, folder), rule)
+                first, longest = attached(Command(bench, pid, folder), rule, more)
             after = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
         finally:
             block.end()
     with open(f"{folder}/said", errors="replace") as said:
         report.after += ["", f"{name}: the first attach, and the library", "```", first[-3000:], said.read()[-3000:], "```"]
-    report.check(name, *told(process_of(bench.command, f"{folder}/record.tllmprof"), first, longest))
+    process = process_of(bench.command, f"{folder}/record.tllmprof")
+    report.check(name, *told(process, first, longest))
+    if more:
+        wrong = unlike_python(process)
+        report.check(f"{name}: seen in it", wrong or f"{process['stacks']['counts']['samples']} samples of stacks, {process['gil_handoffs']} handoffs of "
+                     f"the GIL, {sum(one['count'] for one in process['gc'])} collections", wrong is None)
     report.check(f"{name}: steps", *judge_speed(before, after))
     return shutil.rmtree(folder)
 
 
-def check_whole(bench, report, name, program, steps, rule):
-    """A program that makes so many steps and prints what they gave: attached to meanwhile, its output is as without."""
+def check_whole(bench, report, name, program, steps, rule, round_of=None):
+    """A program that makes so many steps and prints what they gave: attached to meanwhile, its output is as without. `round_of`: steps of a
+    round, of a program that writes when each began."""
     if program.missing:
         return report.check(name, program.missing, None)
-    folder, words = private(), [*program.command, *map(str, steps)]
+    folder = private()
+    times = [f"{folder}/times"] if round_of else []
+    words = [*program.command, *map(str, steps), *times]
     plain = child.run(words, bench.variables(), 120)
     out, err = f"{folder}/out", f"{folder}/err"
     with open(out, "w") as said, open(err, "w") as wrote:
@@ -151,7 +185,9 @@ def check_whole(bench, report, name, program, steps, rule):
             await_driver(running.pid)
             time.sleep(2)
             command = Command(bench, running.pid, folder)
+            begun = time.monotonic_ns()
             first, longest = attached(command, rule)
+            ended = time.monotonic_ns()
             status = running.wait(120)
         finally:
             if running.poll() is None:
@@ -162,7 +198,16 @@ def check_whole(bench, report, name, program, steps, rule):
         report.after += ["", f"{name}: the first attach, and the program", "```", first[-3000:], wrote.read()[-3000:], "```"]
     report.check(name, f"{got}; status {status}, {plain.status} without; {'the same output' if same else 'ANOTHER OUTPUT'}",
                  ok and same and status == plain.status == 0)
+    if times and status == 0:
+        began = began_of(times[0])
+        rounds = [began[at:at + round_of] for at in range(0, len(began) - round_of + 1, round_of)]
+        report.check(f"{name}: steps", *judge_speed([rate(one) for one in rounds[1:] if one[-1] < begun], [rate(one) for one in rounds if one[0] > ended]))
     return shutil.rmtree(folder)
+
+
+def rate(began):
+    """Steps a second, by the median step, of the moments in ns at which steps began."""
+    return 1e9 / statistics.median(later - one for one, later in zip(began, began[1:]))
 
 
 def await_driver(pid, seconds=60):
@@ -247,6 +292,6 @@ def table(bench, _cuda, log):
         return report.page(*TITLE)
     for loop in loops(bench.programs):
         report.guarded(check_loop, bench, *loop)
-    report.guarded(check_whole, bench, "llama.cpp", bench.programs["llama.cpp"], (1500,), "sym:^llama_decode$")
+    report.guarded(check_whole, bench, "llama.cpp", bench.programs["llama.cpp"], (1500,), "sym:^llama_decode$", 100)
     report.guarded(check_whole, bench, "jax_jit", bench.programs["jax_jit"], (100_000,), "auto")
     return report.page(*TITLE)

@@ -1,9 +1,10 @@
-"""A jitted step and the read of its result, jax_jit.py STEPS."""
+"""A jitted step and the read of its result, jax_jit.py STEPS | --blocks."""
 import sys
 
 import jax
 import jax.numpy as jnp
 
+import blocks
 from truth import mark
 
 weights = [jax.random.normal(jax.random.PRNGKey(i), (256, 256)) / 16 for i in range(6)]
@@ -11,7 +12,7 @@ table = jax.random.normal(jax.random.PRNGKey(9), (4000, 256))
 
 
 @jax.jit
-def step(tokens):
+def forward(tokens):
     x = table[tokens]
     for weight in weights:
         x = jax.nn.relu(x @ weight) + x
@@ -19,9 +20,19 @@ def step(tokens):
 
 
 tokens = jnp.zeros((8,), jnp.int32)
-for i in range(int(sys.argv[1])):
-    tokens = step(tokens)
+
+
+def step(i=0):
+    global tokens, result
+    tokens = forward(tokens)
     # After the read: the step is launched from another thread, and has been once its result is here.
     result = jax.device_get(tokens)
     mark(i)
-print("jax_jit:", result.tolist())
+
+
+if sys.argv[1] == "--blocks":
+    blocks.serve(step)
+else:
+    for i in range(int(sys.argv[1])):
+        step(i)
+    print("jax_jit:", result.tolist())
