@@ -134,7 +134,7 @@ def inside(pid):
 
 def unlike_python(process):
     """What is missing of Python in a record; None: nothing."""
-    missing = [what for what, there in (("stacks", process["stacks"] and process["stacks"]["counts"]["samples"]), ("the GIL", process["gil_handoffs"] or process["gil_hold"]))
+    missing = [what for what, there in (("stacks", process["stacks"] and process["stacks"]["counts"]["samples"]), ("the GIL", process["gil_handoffs"] or process["gil_hold"]["count"]))
                if not there]
     return f"not in the record: {', '.join(missing)}" if missing else None
 

@@ -1,0 +1,40 @@
+"""What gpu-check makes of an attach: windows, Python's side, speed."""
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+from gpu_check import attach  # noqa: E402
+
+
+class Judged(unittest.TestCase):
+    def process(self, windows=attach.TIMES, first=100, dropped=0):
+        held = [dict(iterations=[dict(n=n) for n in range(first + 100 * at, first + 100 * at + attach.STEPS)]) for at in range(windows)]
+        return dict(windows=held, dropped=dropped)
+
+    def test_windows_are_whole_and_as_many_as_were_asked_for(self):
+        self.assertIsNone(attach.judge(self.process()))
+        self.assertEqual(attach.judge(self.process(windows=19)), "19 windows, not 20")
+        self.assertEqual(attach.judge(self.process(dropped=3)), "3 dropped")
+        torn = self.process()
+        torn["windows"][4]["iterations"].pop(7)
+        self.assertIn("a window holds [500, 501, 502]… (49), not 50 in a row", attach.judge(torn))
+
+    def test_what_is_missing_of_python_is_named(self):
+        there = dict(stacks=dict(counts=dict(samples=5)), gil_handoffs=0, gil_hold=dict(count=7))
+        self.assertIsNone(attach.unlike_python(there))
+        self.assertEqual(attach.unlike_python(dict(there, stacks=None)), "not in the record: stacks")
+        self.assertEqual(attach.unlike_python(dict(stacks=dict(counts=dict(samples=0)), gil_handoffs=0, gil_hold=dict(count=0))),
+                         "not in the record: stacks, the GIL")
+
+    def test_steps_afterwards_are_those_before_or_the_interval_says_nothing(self):
+        before = [100.0] * 20
+        self.assertEqual(attach.judge_speed(before, [100.0] * 20)[1], True)
+        self.assertEqual(attach.judge_speed(before, [99.0] * 20)[1], False)
+        self.assertIsNone(attach.judge_speed(before, [98.0, 101.0] * 10)[1])
+
+    def test_the_rate_is_that_of_the_median_step(self):
+        self.assertEqual(attach.rate([0, 1000, 2000, 9000, 10000]), 1e6)
+
+
+if __name__ == "__main__":
+    unittest.main()
