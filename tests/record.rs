@@ -8,6 +8,8 @@ mod common;
 mod counts;
 #[path = "record/disks.rs"]
 mod disks;
+#[path = "record/early.rs"]
+mod early;
 #[path = "record/foreign.rs"]
 mod foreign;
 #[path = "record/gpu.rs"]

@@ -192,21 +192,27 @@ impl State {
     /// The process makes a call of CUDA's. Whether that begins the session: the calling thread has
     /// the turn then, and calls of others wait until the profilers are ready.
     pub fn begin_to_use_cuda(&mut self) -> bool {
-        if !self.uses_cuda {
-            self.uses_cuda = true;
-            USES_CUDA.store(true, Ordering::Relaxed);
-            for slot in &self.slots {
-                for what in Counted::all().filter(|what| !what.is_by_name()) {
-                    slot.live(what)
-                        .set_limit(self.first_limit(what, slot.thread()));
-                }
-            }
-        }
+        self.note_cuda();
         let begins = !self.turn.has_begun() && !self.turn.is_taken();
         if begins {
             self.take_turn();
         }
         begins
+    }
+
+    /// The process uses CUDA, or is about to: something is switched in it.
+    pub fn note_cuda(&mut self) {
+        if self.uses_cuda {
+            return;
+        }
+        self.uses_cuda = true;
+        USES_CUDA.store(true, Ordering::Relaxed);
+        for slot in &self.slots {
+            for what in Counted::all().filter(|what| !what.is_by_name()) {
+                slot.live(what)
+                    .set_limit(self.first_limit(what, slot.thread()));
+            }
+        }
     }
 
     /// Takes the turn.

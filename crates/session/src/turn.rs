@@ -72,6 +72,8 @@ pub fn reach(mut guard: Guard<'static, Option<State>>, point: Point) {
     if OWNER.load(Ordering::Relaxed) != ids::process() {
         return; // a copy of the process for which no fork handler ran
     }
+    // Else a window that opens here, where the driver is loaded and not used yet, would have no record.
+    state.note_cuda();
     state.take_turn();
     guard = ask_rank(guard, point);
     let is_edge = |state: &State| state.schedule.has_edge_at(point);
