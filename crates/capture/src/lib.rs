@@ -82,12 +82,12 @@ fn start(settings: &Settings) {
 /// started and the first to be stopped; it waits for the GIL, so nothing is locked meanwhile.
 fn switch(place: &Place<'_>, edge: Switched) {
     let mut state = STATE.lock();
-    let ended = edge.close.map(|_| Instant::now());
+    let closing = edge.close.map(|window| (window, Instant::now()));
     recorder::iteration_ends(place.point != Point::Start);
     if let Some(ranges) = &mut state.ranges {
         ranges.end_iteration();
     }
-    if let (Some(window), Some(ended)) = (edge.close, ended) {
+    if let Some((window, ended)) = closing {
         // The one figure for what the window held, in the log and in the record: others may have
         // begun by now.
         let over = window.over(place.point.over());

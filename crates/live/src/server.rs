@@ -340,16 +340,14 @@ fn wanted(capture: Capture, settings: &Settings) -> Result<Wanted, String> {
         settings.flight.is_some(),
         "--flight or TLLMPROF_FLIGHT=1",
     )?;
-    let torch_trace = capture.torch_trace.as_deref();
-    let torch_trace = torch_trace
-        .map(|path| trace_path(path, settings))
-        .transpose()?;
+    let torch_trace = match capture.torch_trace {
+        Some(path) => Some(trace_path(&path, settings)?),
+        None => None,
+    };
     let condition = match capture.condition {
         Some(text) => {
             let condition = Condition::parse(&text);
-            Some(condition.map_err(|problem| {
-                format!("where: {} (wanted: {})", problem.problem, problem.wanted)
-            })?)
+            Some(condition.map_err(|problem| format!("where: {problem}"))?)
         }
         None => None,
     };
@@ -382,10 +380,5 @@ fn trace_path(text: &str, settings: &Settings) -> Result<TracePath, String> {
     if !text.starts_with('/') {
         return refused("the path does not begin with /, as one of the process does");
     }
-    TracePath::parse(text).map_err(|problem| {
-        format!(
-            "torch_trace: {} (wanted: {})",
-            problem.problem, problem.wanted
-        )
-    })
+    TracePath::parse(text).map_err(|problem| format!("torch_trace: {problem}"))
 }

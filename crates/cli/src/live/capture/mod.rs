@@ -108,8 +108,7 @@ pub struct Wanted {
 
 /// Where a process is to write its trace: its folder is not the command's.
 fn trace_path(text: &str) -> Result<String, String> {
-    TracePath::parse(text)
-        .map_err(|problem| format!("{} (wanted: {})", problem.problem, problem.wanted))?;
+    TracePath::parse(text).map_err(|problem| problem.to_string())?;
     let path = std::path::absolute(text).map_err(|error| worded(&error.to_string()))?;
     Ok(path.to_string_lossy().into_owned())
 }
@@ -124,10 +123,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(text) = &arguments.wanted.condition
         && let Err(problem) = Condition::parse(text)
     {
-        let (problem, wanted) = (problem.problem, problem.wanted);
-        return Err(usage(format_args!(
-            "--where {text:?}: {problem} (wanted: {wanted})"
-        )));
+        return Err(usage(format_args!("--where {text:?}: {problem}")));
     }
     if let Some(path) = &arguments.wanted.output {
         folder(path)?;
