@@ -9,7 +9,7 @@ use super::driver::Driver;
 use super::pool::{self, Index, Pair, Span};
 use super::span::{Ending, Fate, Why};
 use super::streams::{self, Key, Open, Stream};
-use super::{BY_CLOCK, LATEST, PAIRS, follow, is_taken, timed};
+use super::{BY_CLOCK, LATEST, PAIRS, is_taken, timed};
 use crate::clock;
 
 /// Begins a span.
@@ -42,7 +42,6 @@ fn begins_without_events(stream: &Stream, open: &mut Open, iteration: u64) -> bo
     if goes_by_clock {
         BY_CLOCK.fetch_add(1, Ordering::Relaxed);
         stream.begin(open, None, iteration, clock::ticks());
-        follow();
     }
     goes_by_clock
 }
@@ -73,7 +72,6 @@ fn begun(driver: Driver, key: Key, known: Option<&'static Stream>, iteration: u6
         Some(_) => {
             PAIRS.fetch_add(1, Ordering::Relaxed);
             stream.begin(&mut open, begun, iteration, clock::ticks());
-            follow();
         }
         None => stream.miss(iteration),
     }

@@ -335,6 +335,7 @@ impl Stream {
         let (word, bit) = self.bit();
         word.fetch_or(bit, Ordering::Relaxed);
         self.on(span::Event::Begins(iteration));
+        super::follow();
     }
 
     /// The span is over. By who has the lock.
