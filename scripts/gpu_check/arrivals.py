@@ -66,7 +66,8 @@ def judge(cause, report):
             wrong.append(f"a rank is late by {[rank['late_ns'] for rank in found['ranks']]} ns")
         return got, wrong
     late = found["ranks"][ranks[1]]
-    called = ", ".join(filter(None, (late["causes"][0]["cause"], late["causes"][0].get("detail")))) if late["causes"] else "nothing"
+    first = late["causes"][0] if late["causes"] else {"cause": "nothing", "detail": None}
+    called = ", ".join(filter(None, (first["cause"], first["detail"])))
     got += f", rank 1: {called}"
     steps = [one["last"] for one in found["iterations"][1:]]
     if steps.count(ranks[1]) < len(steps):

@@ -27,8 +27,6 @@ TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the
          f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, the median of {ROUNDS} "
          f"blocks' ratios and its 95 % interval; {AFTERWARDS} is wanted.")
 ENGINE_ROUNDS = 150
-
-
 # Options of the first attach that have the library enter Python.
 PYTHON = ("--gc", "--gil", "--stacks")
 # Namespaces of a container's, in which the program is the first process.
@@ -102,7 +100,7 @@ def attached(command, rule, more=()):
     return found[0][0], max(took for _, took in found)
 
 
-def told(process, first, longest):
+def outcome(process, first, longest):
     """(in words, whether all is as wanted) of the windows of a record, what the first attach said and the longest that one took."""
     wrong = judge(process)
     return f"{wrong or f'{TIMES} windows of {STEPS}'}; {about_driver(first)}; an attach took at most {longest:.2f} s", wrong is None
@@ -126,7 +124,7 @@ def going_on(block):
             running.result()
 
 
-def inside(pid):
+def first_child(pid):
     """The process that `unshare` has started in its namespaces, by its number outside of them."""
     with open(f"/proc/{pid}/task/{pid}/children") as children:
         return int(children.read())
@@ -134,8 +132,9 @@ def inside(pid):
 
 def unlike_python(process):
     """What is missing of Python in a record; None: nothing."""
-    missing = [what for what, there in (("stacks", process["stacks"] and process["stacks"]["counts"]["samples"]), ("the GIL", process["gil_handoffs"] or process["gil_hold"]["count"]))
-               if not there]
+    seen = {"stacks": process["stacks"] and process["stacks"]["counts"]["samples"],
+            "the GIL": process["gil_handoffs"] or process["gil_hold"]["count"]}
+    missing = [what for what, there in seen.items() if not there]
     return f"not in the record: {', '.join(missing)}" if missing else None
 
 
@@ -151,7 +150,7 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
             block.wait_until_ready()
             block.run(1)
             before = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
-            pid = inside(block.process.pid) if before_it else block.process.pid
+            pid = first_child(block.process.pid) if before_it else block.process.pid
             with going_on(block):
                 first, longest = attached(Command(bench, pid, folder), rule, more)
             after = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
@@ -160,7 +159,7 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
     with open(f"{folder}/said", errors="replace") as said:
         report.after += ["", f"{name}: the first attach, and the library", "```", first[-3000:], said.read()[-3000:], "```"]
     process = process_of(bench.command, f"{folder}/record.tllmprof")
-    report.check(name, *told(process, first, longest))
+    report.check(name, *outcome(process, first, longest))
     if more:
         wrong = unlike_python(process)
         report.check(f"{name}: seen in it", wrong or f"{process['stacks']['counts']['samples']} samples of stacks, {process['gil_handoffs']} handoffs of "
@@ -192,7 +191,7 @@ def check_whole(bench, report, name, program, steps, rule, round_of=None):
         finally:
             if running.poll() is None:
                 os.killpg(running.pid, signal.SIGKILL)
-    got, ok = told(process_of(bench.command, f"{folder}/record.tllmprof"), first, longest)
+    got, ok = outcome(process_of(bench.command, f"{folder}/record.tllmprof"), first, longest)
     with open(out, errors="replace") as said, open(err, errors="replace") as wrote:
         same = said.read() == plain.out
         report.after += ["", f"{name}: the first attach, and the program", "```", first[-3000:], wrote.read()[-3000:], "```"]
@@ -262,7 +261,7 @@ def check_engine(bench, report, own, run):
 
     rows, rounds = rows_of(truth), said_in(open(f"{folder}/out").read()).get("ROUND", [])
     process = process_of(bench.command, f"{folder}/record.tllmprof")
-    got, ok = told(process, first, longest)
+    got, ok = outcome(process, first, longest)
     outputs = [one["outputs"] for one in rounds]
     steady = sum(len({one[at] for one in outputs}) == 1 for at in range(len(outputs[0])))
     report.after += ["", f"{what}: the first attach", "```", first[-3000:], "```"]

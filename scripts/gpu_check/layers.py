@@ -37,6 +37,7 @@ LLAMA_LEAST = 0.8  # of its kernels' time
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
 # As it calls them on an H200 (driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+_post$")
+# A second eager run shows what two runs differ by. The first word of a way is what the program is given.
 AGAIN = "eager again"
 WAYS = {"eager": 0.99, "graph": 0.99, AGAIN: 0.99, "compiled": 0.95}
 GRAPH = {f"model/layers.{layer}": layer + 1 for layer in range(5)}
