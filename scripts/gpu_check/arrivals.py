@@ -129,12 +129,13 @@ def check_custom(bench, report, own, run):
     def variables(window, rule, **more):
         return own.variables(LD_PRELOAD=bench.shim, TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, CUSTOM=own.name, **more)
 
-    for way, ranks, cause in itertools.product(WAYS, RANKS, CAUSES):
-        what = f"{own.name}, {run.label}, {ranks} ranks, {way}, late by {cause}"
-        if bench.gpus < ranks:
-            report.check(what, f"{bench.gpus} GPU", None)
-            continue
-        report.check(what, *measured(bench, own.words(run), os.path.join(own.records(run), "rank"), cause, way, ranks, variables))
+    ranks = run.variables["TP"]
+    if bench.gpus < ranks:
+        return report.check(f"{own.name}, {run.label}", f"{bench.gpus} GPU", None)
+    for way, cause in itertools.product(WAYS, CAUSES):
+        report.check(f"{own.name}, {run.label}, {way}, late by {cause}",
+                     *measured(bench, own.words(run), os.path.join(own.records(run), "rank"), cause, way, ranks, variables))
+    return None
 
 
 def waiting(ranks):

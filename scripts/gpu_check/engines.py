@@ -48,7 +48,8 @@ class Run:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
     where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
     costs in windows (inside.py), "layers", whose its kernels are (layers.py), "blocks", the blocks that are found in them against the LAYERS that the model has, "ranks", how long the ranks
-    of TP GPUs wait for each other, "arrivals", ranks of which one is late, with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
+    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
+    kernel: of an engine that has no count of its steps: what each of them launches once.
     """
 
     label: str
@@ -59,6 +60,7 @@ class Run:
     is_server: bool = False
     under_nsys: bool = True
     looks_at: str = ""
+    kernel: str = ""
     variables: dict = field(default_factory=dict)
 
     @property
@@ -118,8 +120,9 @@ ENGINES = {
         Run("inside", ("serve.py", "vllm", MODEL), r"^py:vllm\.v1\.worker\.gpu", is_server=True, looks_at="inside",
             variables=dict(LONG, ROUNDS=36)),
         *(Run(f"tensor parallel {ranks}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="ranks",
-              variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in (2, 4)),
-        Run("arrivals", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals"),
+              variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in arrivals.RANKS),
+        *(Run(f"arrivals of {ranks} ranks", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals", variables=dict(TP=ranks))
+          for ranks in arrivals.RANKS),
         # A graph from the engine's cache has no modules (docs/layers.md).
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
@@ -145,7 +148,7 @@ ENGINES = {
         Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (
-        Run("offline", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::",
+        Run("offline", ("lmdeploy_offline.py", MODEL_WITH_WEIGHTS), r"^sym:\^turbomind::", kernel="embeddingLookupKernel",
             variables=dict(REQS=16, TOKENS=128, ROUNDS=4)),
         *(Run(f"blocks of {layers} layers", ("lmdeploy_offline.py", model), r"^sym:\^turbomind::", looks_at="blocks",
               variables=dict(REQS=16, TOKENS=128, ROUNDS=4, LAYERS=layers)) for layers, model in MODELS_OF.items()))),
@@ -241,7 +244,7 @@ def said_in(text):
     said = {}
     for line in text.splitlines():
         what, _, values = line.partition(" ")
-        if what in ("UP", "ROUND", "BOUNDS", "ENDED") and values.startswith("{"):
+        if what in ("UP", "ROUND", "ENDED") and values.startswith("{"):
             said.setdefault(what, []).append(json.loads(values))
     return said
 
@@ -300,10 +303,10 @@ class Bench:
         """Where the record of a run stays."""
         return os.path.join(self.own, f"{self.name}-{label}.tllmprof".replace(" ", "-"))
 
-    def under_nsys(self, run, base, settings, graph_trace):
-        """Runs it under nsys, whose report is to be `base`."""
+    def under_nsys(self, run, base, settings, graph_trace, capture_end="stop"):
+        """Runs it under nsys, whose report is to be `base`. capture_end None: the whole run is recorded."""
         return self.made(run, "nsys", settings, (self.bench.nsys, "profile", "--trace-fork-before-exec=true",
-                                                 *nsys.profile_arguments(base, "stop", graph_trace)))
+                                                 *nsys.profile_arguments(base, capture_end, graph_trace)))
 
 
 def largest(command, paths):
@@ -314,8 +317,14 @@ def largest(command, paths):
 
 def counted(process, text=""):
     """Iterations in all: by the line at exit, else by the record, which lacks those that passed while the step was learnt."""
+    said = said_iterations(text)
+    return process["outside"]["iterations"] + (process["inside"] or {"iterations": 0})["iterations"] if said is None else said
+
+
+def said_iterations(text):
+    """Iterations in all by the library's line at exit, if it is there."""
     said = re.findall(r"(\d+) iterations by ", text)
-    return int(said[-1]) if said else process["outside"]["iterations"] + (process["inside"] or {"iterations": 0})["iterations"]
+    return int(said[-1]) if said else None
 
 
 def wrong_windows(process, asked, steps):
@@ -394,12 +403,11 @@ def check_run(bench, report, own, run):
         return report.check(f"{what}: record", f"none; the library said: {armed.ended.said_by_shim()}", False)
     shutil.copy(path, own.kept(run.label))
     report.check(f"{what}: rule", f"{process['rule']}: {process['rule_why']}", re.search(run.rule, process["rule"]) is not None)
-    bounds, steps = (armed.said.get("BOUNDS") or [None])[0], counted(process, armed.ended.err)
+    steps = counted(process, armed.ended.err)
     # The step in which a process is killed may be missing.
     killed = int(process["state"] == "unfinished")
-    if bounds:
-        report.check(f"{what}: steps", f"{steps}; the engine shows none, {bounds['least']} to {bounds['most']} by its load",
-                     bounds["least"] <= steps <= bounds["most"])
+    if run.kernel:
+        guarded(report, f"{what}: steps", check_kernel, bench, report, own, run)
     else:
         report.check(f"{what}: steps", f"{steps}; {len(armed.rows)} by the engine{', which was killed' if killed else ''}",
                      len(armed.rows) > 0 and run.extra[0] - killed <= steps - len(armed.rows) <= run.extra[1])
@@ -418,6 +426,16 @@ def check_run(bench, report, own, run):
     if run.under_nsys:
         check_nsys(bench, report, own, run, what)
     return None
+
+
+def check_kernel(bench, report, own, run):
+    """The steps of an engine that does not count them, against how often a kernel ran that each of them launches once."""
+    what = f"{own.name}, {run.label}: steps"
+    base = nsys.report_base(bench.folder, what)
+    made = own.under_nsys(run, base, own.settings(FIRST), bench.graph_trace, capture_end=None)
+    nsys.read(bench.nsys, base, made.ended)
+    steps, launched = said_iterations(made.ended.err), nsys.kernels_named(base, run.kernel)
+    return report.check(what, f"{steps}; {run.kernel} ran {launched} times by nsys", steps == launched > 0)
 
 
 def unlike_split(process, first, wanted):

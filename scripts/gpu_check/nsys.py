@@ -1,8 +1,10 @@
 """Runs a program under nsys and gives back the traces that it made."""
+import contextlib
 import glob
 import os
 import re
 import shutil
+import sqlite3
 
 from . import child
 from .trace import Trace
@@ -57,3 +59,13 @@ def read(nsys, base, ended, expect=True):
             raise Failed("nsys export: " + exported.why())
         result.append(Trace(database))
     return result
+
+
+def kernels_named(base, name):
+    """How many kernels with `name` in their own ran, in the exports whose names begin with `base`."""
+    found = 0
+    for database in glob.glob(glob.escape(base) + "*.sqlite"):
+        with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as db:
+            found += db.execute("SELECT COUNT(*) FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.shortName "
+                                "WHERE s.value LIKE ?", (f"%{name}%",)).fetchone()[0]
+    return found
