@@ -1,5 +1,6 @@
 """Attach to programs that were started without the library, capture, detach, again and again: exact windows, nothing left behind."""
 import contextlib
+import glob
 import os
 import re
 import shutil
@@ -25,8 +26,10 @@ ROUNDS, BLOCK_SECONDS, LONG_SECONDS = 40, 0.06, 0.5
 AFTERWARDS = 0.995
 TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
          f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, the median of {ROUNDS} "
-         f"blocks' ratios and its 95 % interval; {AFTERWARDS} is wanted.")
+         f"blocks' ratios (an engine's: of spans of steps, its process on cores of its own) and its 95 % interval; {AFTERWARDS} is wanted.")
 ENGINE_ROUNDS = 150
+# How long an engine's steps are looked at before the first attach, and after the last detach.
+ENGINE_SECONDS = 8
 # Options of the first attach that have the library enter Python.
 PYTHON = ("--gc", "--gil", "--stacks")
 # Namespaces of a container's, in which the program is the first process.
@@ -88,10 +91,9 @@ def judge(process):
 
 def judge_speed(before, after):
     """(in words, whether it is as wanted or None where the interval does not say)."""
-    middle = statistics.median(before)
-    ratio, least, most = interval([one / middle for one in after])
+    ratio, least, most = interval([later / one for one, later in zip(before, after)])
     ok = True if least >= AFTERWARDS else False if most < AFTERWARDS else None
-    return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {middle:.0f} steps/s", ok
+    return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {statistics.median(before):.0f} steps/s", ok
 
 
 def attached(command, rule, more=()):
@@ -239,12 +241,15 @@ def check_engine(bench, report, own, run):
         until = time.monotonic() + 240
         while time.monotonic() < until and "ROUND" not in open(f"{folder}/out").read():
             time.sleep(0.5)
-        time.sleep(3)
+        pid = steps_by(truth)
+        on_cores_of_its_own(pid, driver.pid)
+        time.sleep(1)
+        started = time.monotonic_ns()
+        time.sleep(ENGINE_SECONDS)
         begun = time.monotonic_ns()
         first, longest = attached(Command(bench, driver.pid, folder, "--engine"), "auto")
         ended = time.monotonic_ns()
-        pid = int(re.findall(r"(\d+): attached", first)[0])
-        time.sleep(4)
+        time.sleep(ENGINE_SECONDS)
         alive = driver.poll() is None and os.path.exists(f"/proc/{pid}")
     except Exception:
         report.after += ["", what, "```", open(f"{folder}/out").read()[-2000:], open(f"{folder}/log").read()[-3000:] if os.path.exists(f"{folder}/log") else "", "```"]
@@ -265,17 +270,40 @@ def check_engine(bench, report, own, run):
     outputs = [one["outputs"] for one in rounds]
     steady = sum(len({one[at] for one in outputs}) == 1 for at in range(len(outputs[0])))
     report.after += ["", f"{what}: the first attach", "```", first[-3000:], "```"]
-    report.check(what, f"{got}; by {process['rule']} ({process['rule_why']}); {'the server goes on' if alive else 'THE SERVER HAS ENDED'}", ok and alive)
+    report.check(what, f"{got}; by {process['rule']} ({process['rule_why']}); {'the server goes on' if alive else 'THE SERVER HAS ENDED'}", ok and alive and f"{pid}: attached" in first)
     report.check(f"{what}: outputs", f"{steady} of {len(outputs[0])} requests have the same output in all {len(outputs)} rounds, before, meanwhile and after", None)
     commonest = statistics.mode(row[2:5] for row in rows)
     alike = [(row[0], later[0] - row[0]) for row, later in zip(rows, rows[1:]) if row[2:5] == later[2:5] == commonest]
-    before = [1e9 / ns for at, ns in alike if at < begun]
+    before = [1e9 / ns for at, ns in alike if started < at < begun]
     after = [1e9 / ns for at, ns in alike if at > ended]
     if len(before) > 200 and len(after) > 200:
         report.check(f"{what}: steps", *judge_speed(of_spans(before), of_spans(after)))
     else:
         report.check(f"{what}: steps", f"{len(before)} steps before and {len(after)} after are too few", None)
     return shutil.rmtree(folder)
+
+
+def steps_by(truth):
+    """The process that makes an engine's steps: the one of the most rows."""
+    return int(max(glob.glob(glob.escape(truth) + ".*"), key=os.path.getsize).rpartition(".")[2])
+
+
+def on_cores_of_its_own(pid, parent):
+    """Leaves half of the cores to the threads of a process, and the others to those of all other processes that `parent` has started."""
+    cores = sorted(os.sched_getaffinity(0))
+    for process in with_children(parent):
+        for thread in os.listdir(f"/proc/{process}/task"):
+            os.sched_setaffinity(int(thread), cores[:len(cores) // 2] if process == pid else cores[len(cores) // 2:])
+
+
+def with_children(pid):
+    """A process and all that it and they have started."""
+    found = [pid]
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children") as children:
+            for child_pid in children.read().split():
+                found += with_children(int(child_pid))
+    return found
 
 
 def of_spans(values, span=40):

@@ -19,7 +19,7 @@ from .router import INNER, judge_kernels, judge_proof, judge_routing
 FIRST, LAST = 30, 70
 KINDS = {"learned": {"TLLMPROF_KERNELS": INNER}, "perfect": {"TLLMPROF_KERNELS": INNER, "ENABLE_PERFECT_ROUTER": 1},
          "window": {"TLLMPROF_PERFECT_ROUTER": "window"}}
-BATCH, PORT = 16, 8000
+BATCH = 16
 
 
 def loads(rows, apart=0):
@@ -64,18 +64,17 @@ def gate_of(own, config):
 
 def check(bench, report, own, run):
     what = f"{own.name}, {run.label}"
-    plain = own.made(run, "plain", PORT=PORT)
+    plain = own.made(run, "plain")
 
-    def made(at, kind):
+    def made(kind):
         folder = own.records(run, f"-{kind}")
         settings = own.settings((FIRST, LAST), TLLMPROF_TRACE=f"{folder}/%p.tllmprof", **KINDS[kind])
-        # An engine may take the ports behind its own, too.
-        one = own.made(run, kind, settings, PORT=PORT + 1000 * (at + 1))
+        one = own.made(run, kind, settings)
         return one, *largest(bench.command, glob.glob(f"{folder}/*.tllmprof"))
 
     # vLLM takes what others take of the GPU's memory meanwhile for its own.
     with ThreadPoolExecutor(len(KINDS) if run.is_server else 1) as pool:
-        found = dict(zip(KINDS, pool.map(made, range(len(KINDS)), KINDS)))
+        found = dict(zip(KINDS, pool.map(made, KINDS)))
     everything = {"plain": plain, **{kind: one for kind, (one, _, _) in found.items()}}
     for kind, one in everything.items():
         if one.ended.status != 0 or not one.outputs:

@@ -1,6 +1,5 @@
 """Layers in CUDA graphs: programs whose layers have kernels of their own, so many of each, and what the report says of them."""
 import bisect
-import glob
 import json
 import os
 import re
@@ -27,6 +26,9 @@ COLD = 2  # starts with nothing cached
 ENGINE_WINDOW = (300, 359)
 # How the label of an engine's run ends that launches each kernel by itself.
 NO_GRAPHS = "no graphs"
+# By how much times may differ from nsys's: 1 is as long.
+APART = 0.02
+GRAPHS_OFF = ("GRAPHS", "MORE")  # what says so
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
@@ -100,6 +102,18 @@ def unlike(eager, graph):
     return f"{len(kernels)} kernels differ: {'; '.join(shown)}" if kernels else None
 
 
+def unlike_in_both(eager, graph):
+    """As `unlike`, of the kernels that both have in modules: an engine launches others where it captures them."""
+    names = {name for scope, name in eager if scope} & {name for scope, name in graph if scope}
+    return unlike(*(Counter({(scope, name): count for (scope, name), count in found.items() if scope and name in names}) for found in (eager, graph)))
+
+
+def in_one(found, other):
+    """The names of kernels that only `found` has in modules, in words."""
+    names = {name for scope, name in found if scope} - {name for scope, name in other if scope}
+    return f"{len(names)} names ({', '.join(sorted(name[:60] for name in names)[:3])})" if names else "no name"
+
+
 def times_in_modules(found):
     """The median step's time in the kernels of each scope, in ns, of a time line's events: {scope: ns}"""
     starts = sorted(event["start"] for event in found if event.get("cat") == "iteration")
@@ -116,11 +130,20 @@ def compared(times, others):
     return statistics.median(ratios), ratios[len(ratios) // 20], ratios[-1 - len(ratios) // 20]
 
 
-def judge_times(eager, again, graph):
-    """(in words, whether modules take as long in a graph as eagerly, within what two eager runs differ by)."""
-    apart, other = compared(eager, again), compared(eager, graph)
-    shown = [f"{middle:.3f} ({least:.3f}–{most:.3f})" for middle, least, most in (other, apart)]
-    return f"a module in the graph takes {shown[0]} of its time eagerly; in a second eager run {shown[1]}", apart[1] <= other[0] <= apart[2]
+def spread(times, others):
+    """`compared`, in words."""
+    return "{:.3f} ({:.3f}–{:.3f})".format(*compared(times, others))
+
+
+def judge_times(ours, theirs):
+    """(in words, whether modules take as long in a graph by our record as by nsys's, and the kernels as much longer than eagerly), of
+    ({scope: ns a step} in a graph, ns a step of all kernels in a graph, the same eagerly) each. In a graph kernels follow one another
+    without a gap, and take longer: an eager run cannot say what is right."""
+    (times, graph, eager), (nsys_times, nsys_graph, nsys_eager) = ours, theirs
+    middle = compared(nsys_times, times)[0]
+    longer, nsys_longer = graph / eager, nsys_graph / nsys_eager
+    return (f"a module takes {spread(nsys_times, times)} of its time by nsys; all kernels take {longer:.3f} of their time eagerly, by nsys {nsys_longer:.3f}",
+            abs(middle - 1) <= APART and abs(longer - nsys_longer) <= APART)
 
 
 def single(name):
@@ -161,7 +184,9 @@ def check_model(bench, report, kind):
         wrong = unlike(eager, graph)
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(graph.values()) / TAKEN:g} kernels of the same names in the same modules", wrong is None)
         if AGAIN in found:
-            report.check(f"{kind}, graph as eagerly, times", *judge_times(*(times_in_modules(lines[way]) for way in ("eager", AGAIN, "graph"))))
+            times = {way: times_in_modules(lines[way]) for way in ("eager", AGAIN, "graph")}
+            report.check(f"{kind}, times", f"a module in the graph takes {spread(times['eager'], times['graph'])} of its time eagerly; in a second eager run "
+                         f"{spread(times['eager'], times[AGAIN])}", None)
     if "eager" in found and "compiled" in found:
         wrong = unlike_eager(found["eager"], found["compiled"])
         report.check(f"{kind}, compiled as eagerly", wrong or f"{len(found['compiled'])} scopes of the same modules", wrong is None)
@@ -228,21 +253,41 @@ def check_engine_blocks(bench, report, own, run):
     return report.check(what, *judge_blocks(process, layers, layers))
 
 
-def check_nsys(bench, report, kind):
-    """The kernels of a graph that nsys has recorded get the layers that a record has of it, which was made without nsys."""
-    what, base = f"{kind}, graph, nsys", nsys.report_base(bench.folder, f"layers-{kind}")
-    record = record_of(bench, kind, "graph")
-    words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, "graph", str(STEPS)]
+def by_nsys(bench, kind, way):
+    """The export of nsys's record of the window."""
+    base = nsys.report_base(bench.folder, f"layers-{kind}-{way}")
+    words = [sys.executable, os.path.join(HERE, "layers_torch.py"), kind, way, str(STEPS)]
     ended = child.run([bench.nsys, "profile", *nsys.profile_arguments(base, "stop", "node"), *words],
                       bench.shimmed(WINDOW, "cudaEventSynchronize"), 240)
     nsys.read(bench.nsys, base, ended)
-    shown = output_of(bench.command, "report", "--json", f"{base}.sqlite", "--scopes", record)["processes"][0]
+    return f"{base}.sqlite"
+
+
+def of_all_kernels(process):
+    """ns a step, of a record's process or an nsys export's, without those by which the driver copies and sets memory in a graph."""
+    window = process["kernel_window"]
+    steps = window["iterations"] if window else sum(len(one["iterations"]) for one in process["windows"])
+    return sum(row["total_ns"] for row in process["kernels"] if not DRIVERS_OWN.match(row["name"])) / steps
+
+
+def of_modules(process, steps):
+    """{scope: ns a step}"""
+    return {row["name"]: row["gpu_ns"] / steps for row in process["layers"] if "/" in row["name"]}
+
+
+def check_nsys(bench, report, kind):
+    """The kernels of a graph that nsys has recorded get the layers that a record has of it, which was made without nsys, and the same times."""
+    what, record = f"{kind}, graph, nsys", record_of(bench, kind, "graph")
+    shown = output_of(bench.command, "report", "--json", by_nsys(bench, kind, "graph"), "--scopes", record)["processes"][0]
+    eager = output_of(bench.command, "report", "--json", by_nsys(bench, kind, "eager"))["processes"][0]
     recorded = process_of(bench.command, record)
     each = sum(in_modules(recorded, "/")[0].values())
     steps = sum(len(window["iterations"]) for window in shown["windows"])
     found = sum(row["kernels"] for row in shown["layers"] if "/" in row["name"])
     unknown = {row["why"]: row["kernels"] for row in shown["layers_unknown"]}
-    return report.check(what, f"{found} kernels in modules, {each * steps:g} wanted: {each:g} in each of {steps} steps; not known: {unknown}", found == each * steps > 0)
+    report.check(what, f"{found} kernels in modules, {each * steps:g} wanted: {each:g} in each of {steps} steps; not known: {unknown}", found == each * steps > 0)
+    ours = (of_modules(recorded, TAKEN), of_all_kernels(recorded), of_all_kernels(process_of(bench.command, record_of(bench, kind, "eager"))))
+    return report.check(f"{what}: times", *judge_times(ours, (of_modules(shown, steps), of_all_kernels(shown), of_all_kernels(eager))))
 
 
 def check_compiling(bench, report):
@@ -261,14 +306,19 @@ def check_compiling(bench, report):
                          ended.status == 0)
 
 
-def check_without_graphs(bench, report, own, label):
+def check_without_graphs(bench, report, own, run):
     """Kernels of an engine's run without graphs against those of its runs with graphs, which came before."""
-    eager = kernels_in_modules(events(bench.command, own.kept(label)))
-    for other in sorted(glob.glob(own.kept("layers*"))):
-        if other != own.kept(label):
-            wrong = unlike(eager, kernels_in_modules(events(bench.command, other)))
-            report.check(f"{own.name}, {label}, against {os.path.basename(other).removesuffix('.tllmprof')}",
-                         wrong or f"{sum(eager.values()) / TAKEN:g} kernels a step of the same names in the same scopes", wrong is None)
+    def model(one):
+        return {name: value for name, value in one.variables.items() if name not in GRAPHS_OFF}
+
+    eager = kernels_in_modules(events(bench.command, own.kept(run.label)))
+    for other in own.engine.runs:
+        if other.looks_at != run.looks_at or other is run or model(other) != model(run) or not os.path.exists(own.kept(other.label)):
+            continue
+        graph = kernels_in_modules(events(bench.command, own.kept(other.label)))
+        wrong, both = unlike_in_both(eager, graph), sum(count for (scope, _), count in (eager & graph).items() if scope)
+        report.check(f"{own.name}, {run.label}, against {other.label}", f"{wrong or 'the same in the same scopes'}: {both / TAKEN:g} kernels a step; "
+                     f"only eagerly {in_one(eager, graph)}, only in graphs {in_one(graph, eager)}", wrong is None and both > 0)
 
 
 def check_engine(bench, report, own, run):
@@ -283,7 +333,7 @@ def check_engine(bench, report, own, run):
     unknown = {row["why"]: f"{row['share']:.1%}" for row in process["layers_unknown"]}
     deepest = max((name.count(".") for name in modules), default=0)
     if run.label.endswith(NO_GRAPHS):
-        check_without_graphs(bench, report, own, run.label)
+        check_without_graphs(bench, report, own, run)
     return report.check(what, f"{share:.2%} of the kernels' time in {len(modules)} scopes, {sum(modules.values()):g} kernels a step; the deepest: "
                         f"{[name for name in modules if name.count('.') == deepest][:3]}; not known: {unknown}", share >= WAYS["compiled"])
 

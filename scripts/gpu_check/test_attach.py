@@ -1,5 +1,9 @@
 """What gpu-check makes of an attach: windows, Python's side, speed."""
+import os
+import signal
+import subprocess
 import sys
+import time
 import unittest
 
 sys.dont_write_bytecode = True
@@ -31,6 +35,22 @@ class Judged(unittest.TestCase):
         self.assertEqual(attach.judge_speed(before, [100.0] * 20)[1], True)
         self.assertEqual(attach.judge_speed(before, [99.0] * 20)[1], False)
         self.assertIsNone(attach.judge_speed(before, [98.0, 101.0] * 10)[1])
+        self.assertIsNone(attach.judge_speed([99.0, 101.0] * 10, before)[1])
+
+    def test_an_engine_has_cores_of_its_own(self):
+        whole = os.sched_getaffinity(0)
+        if len(whole) < 2:
+            self.skipTest("one core")
+        with subprocess.Popen(["sh", "-c", "sleep 60 & wait"]) as shell:
+            try:
+                while len(attach.with_children(shell.pid)) < 2:
+                    time.sleep(0.01)
+                _, engine = attach.with_children(shell.pid)
+                attach.on_cores_of_its_own(engine, shell.pid)
+                halves = [os.sched_getaffinity(pid) for pid in (engine, shell.pid)]
+                self.assertEqual((halves[0] | halves[1], halves[0] & halves[1]), (whole, set()))
+            finally:
+                os.kill(engine, signal.SIGKILL)
 
     def test_the_rate_is_that_of_the_median_step(self):
         self.assertEqual(attach.rate([0, 1000, 2000, 9000, 10000]), 1e6)

@@ -85,10 +85,10 @@ class Cost(unittest.TestCase):
 
 
 class Outputs(unittest.TestCase):
-    def judged(self, plain, armed):
+    def judged(self, plain, armed, again=None):
         made = [engines.Made(None, {"ROUND": [dict(outputs=outputs) for outputs in rounds]}, []) for rounds in (plain, armed)]
         report = Report("test", SILENT)
-        engines.check_outputs(report, "x", *made)
+        engines.check_outputs(report, "x", *made, lambda: engines.Made(None, {"ROUND": [dict(outputs=outputs) for outputs in again or plain]}, []))
         return report.right, report.wrong
 
     def test_the_same_are_right_and_others_wrong_where_the_plain_run_repeats_itself(self):
@@ -97,6 +97,7 @@ class Outputs(unittest.TestCase):
 
     def test_nothing_is_judged_by_a_plain_run_that_does_not(self):
         self.assertEqual(self.judged([["a"], ["a"], ["b"]], [["a"], ["a"], ["a"]]), (0, 0))
+        self.assertEqual(self.judged([["a"]] * 3, [["b"], ["a"], ["a"]], again=[["c"], ["a"], ["a"]]), (0, 0))
 
     def test_no_output_is_wrong(self):
         self.assertEqual(self.judged([], []), (0, 1))
