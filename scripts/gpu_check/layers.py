@@ -102,16 +102,18 @@ def unlike(eager, graph):
     return f"{len(kernels)} kernels differ: {'; '.join(shown)}" if kernels else None
 
 
-def unlike_in_both(eager, graph):
-    """As `unlike`, of the kernels that both have in modules: an engine launches others where it captures them."""
-    names = {name for scope, name in eager if scope} & {name for scope, name in graph if scope}
-    return unlike(*(Counter({(scope, name): count for (scope, name), count in found.items() if scope and name in names}) for found in (eager, graph)))
-
-
-def in_one(found, other):
-    """The names of kernels that only `found` has in modules, in words."""
-    names = {name for scope, name in found if scope} - {name for scope, name in other if scope}
-    return f"{len(names)} names ({', '.join(sorted(name[:60] for name in names)[:3])})" if names else "no name"
+def judge_engine(eager, graph):
+    """(in words, whether all kernels that two runs of an engine launch equally often are in the same scopes). An engine launches others
+    where it captures them: vLLM's attention is split then."""
+    totals = [Counter(), Counter()]
+    for total, found in zip(totals, (eager, graph)):
+        for (_, name), count in found.items():
+            total[name] += count
+    others = sorted(name for name in totals[0] | totals[1] if totals[0][name] != totals[1][name])
+    eager, graph = (Counter({kernel: count for kernel, count in found.items() if kernel[1] not in others}) for found in (eager, graph))
+    wrong, alike = unlike(eager, graph), sum((eager & graph).values())
+    shown = f"; {len(others)} kernels are not launched equally often: {', '.join(name[:60] for name in others[:4])}" if others else ""
+    return f"{alike / TAKEN:g} kernels a step in the same scopes{shown}{f'; {wrong}' if wrong else ''}", wrong is None and alike > 0
 
 
 def times_in_modules(found):
@@ -316,9 +318,7 @@ def check_without_graphs(bench, report, own, run):
         if other.looks_at != run.looks_at or other is run or model(other) != model(run) or not os.path.exists(own.kept(other.label)):
             continue
         graph = kernels_in_modules(events(bench.command, own.kept(other.label)))
-        wrong, both = unlike_in_both(eager, graph), sum(count for (scope, _), count in (eager & graph).items() if scope)
-        report.check(f"{own.name}, {run.label}, against {other.label}", f"{wrong or 'the same in the same scopes'}: {both / TAKEN:g} kernels a step; "
-                     f"only eagerly {in_one(eager, graph)}, only in graphs {in_one(graph, eager)}", wrong is None and both > 0)
+        report.check(f"{own.name}, {run.label}, against {other.label}", *judge_engine(eager, graph))
 
 
 def check_engine(bench, report, own, run):
