@@ -118,7 +118,7 @@ pub const ENGINES: &[Engine] = &[
                count, as idle",
         source: "vllm 0.14.0, 0.18.0, 0.22.0, 0.27.0, 0.33.0: vllm/v1/worker/gpu/model_runner.py, \
                  vllm/v1/worker/gpu_worker.py",
-        tried: "0.26.0, H100, 2026-11-24: offline 1044, by its executor 1042 and 2 warm-up batches; server 1046, 1045 until it was killed",
+        tried: "0.26.0, H200, 2026-11-26: offline 1043, by its executor 1041 and 2 warm-up batches; server 1044, 1043 until it was killed",
         batch: batch::VLLM_V2,
     },
     Engine {
@@ -152,7 +152,7 @@ pub const ENGINES: &[Engine] = &[
                do batches that a prefill server has already run",
         source: "sglang 0.4.6, 0.5.3, 0.5.10, 0.5.16, 0.5.23: sglang/srt/managers/scheduler.py, \
                  sglang/srt/disaggregation/decode.py, prefill.py, sglang/srt/utils/nvtx_utils.py",
-        tried: "0.5.16, H100, 2026-11-24: server 1069, 1070 until it was killed",
+        tried: "0.5.16, H200, 2026-11-26: server 1068, 1069 until it was killed",
         batch: batch::SGLANG,
     },
     Engine {
@@ -212,11 +212,13 @@ pub const ENGINES: &[Engine] = &[
         name: "LMDeploy TurboMind",
         seen_by: Seen::Module("_turbomind"),
         step: r"sym:^turbomind::(ModelExecutor::Impl::Run|LlamaBatch(<\w+>)?::Forward)\(",
-        note: "one thread a GPU counts; before 0.12 the function is LlamaBatch::Forward",
+        note: "one thread a GPU counts; passes with nothing to run, behind the last request, count; before 0.12 the \
+               function is LlamaBatch::Forward",
         source: "lmdeploy 0.18.0: symbols of lmdeploy/turbomind/_turbomind; InternLM/lmdeploy \
                  v0.16.0: src/turbomind/engine/model_executor.cc, engine.cc; v0.6.0 to v0.11.0: \
                  src/turbomind/models/llama/LlamaBatch.cc",
-        tried: "0.18.0, H100, 2026-11-24: 573; it has no count of its own, 520 to 576 by its load",
+        tried: "0.18.0, H200, 2026-11-26: 576, of which 18 had nothing to run; a kernel of each of the others ran 558 times by \
+                nsys",
         batch: &[],
     },
     Engine {
@@ -329,7 +331,7 @@ pub const ENGINES: &[Engine] = &[
         source: "transformers 4.52.4, 4.57.1, 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/utils.py, transformers/models/*/modeling_*.py (in 4.40.0 \
                  every model overrides it)",
-        tried: "5.17.0, H100, 2026-11-24: 384 of 384",
+        tried: "5.17.0, H200, 2026-11-26: 384 of 384",
         batch: &[],
     },
     Engine {
