@@ -361,8 +361,11 @@ fn several_communicators_are_groups_and_give_no_rank() {
     }
 }
 
-/// The communicators of the only process: ids, ranks and sizes.
-fn communicators(ran: &Ran) -> Vec<(Option<String>, Option<u64>, Option<u64>)> {
+/// A communicator's id, this process's rank in it, and its size.
+type Known = (Option<String>, Option<u64>, Option<u64>);
+
+/// The communicators of the only process.
+fn communicators(ran: &Ran) -> Vec<Known> {
     let all = ran.json["processes"][0]["communicators"].as_array();
     let one = |one: &Value| {
         let id = one["id"].as_str().map(ToOwned::to_owned);
@@ -385,7 +388,7 @@ fn a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     };
     let one = of(LINKED, "a1/4 b0:2 1+4");
     let other = of(BY_DLSYM, "a3/4 b1:2 3+4");
-    let places = |all: &[(Option<String>, Option<u64>, Option<u64>)]| {
+    let places = |all: &[Known]| {
         let places = all.iter().map(|one| (one.1.unwrap(), one.2.unwrap()));
         places.collect::<Vec<_>>()
     };
@@ -396,9 +399,53 @@ fn a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     }
     assert_ne!(one[0].0, one[1].0, "identifiers differ in a byte");
     assert_ne!(one[0].0, one[2].0);
-    // Those that cannot be known; no rank is in the split of another color.
     let unknown = (None, None, None);
-    assert_eq!(of(LINKED, "*2 *1 /3 /-1"), [unknown.clone(), unknown]);
+    assert_eq!(of(LINKED, "*2 *1"), [unknown]);
+}
+
+#[test]
+fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
+    let folder = Scratch::new("nccl");
+    let of = |options: &[&str], made: &str| {
+        communicators(&with_nccl(folder.folder(), options, made).run())
+    };
+    // Rank 1 and 3 of 4 have the same color, and rank 2 another. The first split is of another communicator.
+    let one = of(LINKED, "a0/2 /0 b1/4 /1 /-1 /1");
+    let other = of(BY_DLSYM, "b3/4 /1 /-1 /1");
+    let apart = of(LINKED, "b2/4 /0 /-1 /0");
+    let places = |all: &[Known]| all.iter().map(|one| (one.1, one.2)).collect::<Vec<_>>();
+    let (parts, of_two) = ((Some(0), Some(2)), (Some(1), Some(2)));
+    assert_eq!(
+        places(&one)[1..],
+        [(Some(0), Some(1)), (Some(1), Some(4)), parts, parts]
+    );
+    for (all, rank) in [(&other, 3), (&apart, 2)] {
+        assert_eq!(places(all), [(Some(rank), Some(4)), of_two, of_two]);
+    }
+    for at in 0..3 {
+        assert!(
+            one[at + 2].0.is_some() && one[at + 2].0 == other[at].0,
+            "{one:?}, {other:?}"
+        );
+    }
+    assert_eq!(one[2].0, apart[0].0);
+    let mut ids: Vec<_> = one
+        .iter()
+        .chain(&apart[1..])
+        .map(|one| one.0.clone().unwrap())
+        .collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(
+        ids.len(),
+        one.len() + 2,
+        "each is known by itself: {one:?} {apart:?}"
+    );
+    // What is split is not known, and so not what comes of it; no rank is in the part of another color.
+    let unknown = (None, None, None);
+    assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
+    // Nor what NCCL is still making.
+    assert_eq!(of(LINKED, "b1/4 /100")[1..], [unknown]);
 }
 
 #[test]

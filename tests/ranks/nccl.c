@@ -1,14 +1,39 @@
-/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and says with which arguments it was asked. */
+/* A stand-in for libnccl.so.2: it makes communicators that do nothing, and says with which arguments it was asked. Of a communicator of 4
+ * that is split by color, rank R comes to be rank R / 2 of 2: as if the others had given their rank's remainder by 2 for a color. Colors from 100 on take a while. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     char internal[128];
 } ncclUniqueId;
 
+struct communicator {
+    int rank, ranks;
+};
+
+static void *communicator(int rank, int ranks)
+{
+    struct communicator *made = malloc(sizeof *made);
+    *made = (struct communicator){rank, ranks};
+    return made;
+}
+
+int ncclCommUserRank(const struct communicator *comm, int *rank)
+{
+    *rank = comm->rank;
+    return 0;
+}
+
+int ncclCommCount(const struct communicator *comm, int *count)
+{
+    *count = comm->ranks;
+    return 0;
+}
+
 static int made(void **comm, int ranks, const ncclUniqueId *id, int rank)
 {
-    *comm = comm;
+    *comm = communicator(rank, ranks);
     printf("communicator %d of %d, %s\n", rank, ranks, id->internal);
     fflush(stdout);
     return 0;
@@ -37,11 +62,12 @@ int ncclCommInitRankScalable(void **comm, int ranks, int rank, int count, ncclUn
     return config == NULL || count < 1 || ncclCommInitRank(comm, ranks, ids[count - 1], rank);
 }
 
-/* A communicator of NCCL's own, as some calls make them. */
-int ncclCommSplit(void *comm, int color, int key, void **made_of_it, void *config)
+int ncclCommSplit(const struct communicator *comm, int color, int key, void **made_of_it, void *config)
 {
     printf("split %d %d\n", color, key);
-    *made_of_it = comm;
+    if (color >= 100)
+        return 7; /* ncclInProgress */
+    *made_of_it = color < 0 ? NULL : communicator(comm->rank / 2, comm->ranks / 2);
     return config == NULL;
 }
 

@@ -1,6 +1,6 @@
 /* program COMMUNICATOR...: makes communicators and then 40 steps. RANK/SIZE is made by ncclCommInitRank, RANK:SIZE by
  * ncclCommInitRankConfig, RANK+SIZE by ncclCommInitRankScalable of two identifiers, *COUNT by ncclCommInitAll and /COLOR by
- * ncclCommSplit. A letter in front of the first two is the identifier's. Linked to NCCL, or with DLSYM defined, through dlsym. */
+ * ncclCommSplit of the latest one by the others. A letter in front of the first two is the identifier's. Linked to NCCL, or with DLSYM defined, through dlsym. */
 #define _GNU_SOURCE
 #include "program.h"
 
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
 {
     program_begin();
     int devices[8] = {0, 1, 2, 3, 4, 5, 6, 7}, failed = 0;
-    void *comms[8];
+    void *comms[8], *part;
     ncclUniqueId id;
     FIND(ncclGetUniqueId)(&id);
     for (int n = 1; n < argc; n++) {
@@ -44,7 +44,7 @@ int main(int argc, char **argv)
         else if (sscanf(argv[n], "%d+%d", &first, &second) == 2)
             failed |= FIND(ncclCommInitRankScalable)(comms, second, first, 2, ids, devices);
         else if (sscanf(argv[n], "/%d", &first) == 1)
-            failed |= FIND(ncclCommSplit)(comms[0], first, 0, comms, devices);
+            failed |= FIND(ncclCommSplit)(comms[0], first, 0, &part, devices);
         else if (sscanf(argv[n], "*%d", &first) == 1)
             failed |= FIND(ncclCommInitAll)(comms, first, devices);
     }

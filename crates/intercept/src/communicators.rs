@@ -1,5 +1,8 @@
-//! Calls by which the program makes communicators of NCCL: the ranks that it gives them are read on the way in. The call
-//! does not come back: it has more words on the stack than are copied.
+//! Calls by which the program makes communicators of NCCL: the ranks that it gives them are read on the way in. These calls do not come
+//! back: they have more words on the stack than are copied. A split does, as NCCL alone knows which rank it gives.
+
+use core::ffi::{CStr, c_int, c_void};
+use core::mem::transmute;
 
 use tllmprof_calls::NcclCall;
 use tllmprof_platform::{elf, ids, peek};
@@ -10,20 +13,23 @@ use super::frame::Frame;
 
 /// The bytes of an `ncclUniqueId`.
 const UNIQUE: usize = 128;
+/// `ncclCommUserRank` and `ncclCommCount`.
+type AskNccl = unsafe extern "C" fn(usize, *mut c_int) -> c_int;
 /// How many of them one communicator is made by at most that are looked at.
 const MOST: usize = 16;
 
-/// The program makes communicators. One that NCCL makes by itself is part of the program's.
-pub fn made(call: NcclCall, frame: &Frame) {
+/// The program makes communicators; whether the call is to come back. One that NCCL makes by itself is part of the program's.
+pub fn made(call: NcclCall, frame: &Frame) -> bool {
     let nccl = elf::containing(frame.thunk.real().addr());
     if nccl.is_some_and(|nccl| nccl.contains(frame.return_address)) {
-        return;
+        return false;
     }
     let number = |word: usize| u64::try_from(frame.args[word] as i32).ok();
     let one = |rank: usize, id: &dyn Fn() -> CommunicatorId| {
         let place = number(rank).zip(number(1));
         session::communicator(place);
-        recorder::communicator(place.map_or(Member::UNKNOWN, |place| member(place, id)));
+        let member = place.map_or(Member::UNKNOWN, |place| member(place, id));
+        recorder::communicator(member, frame.args[0]);
     };
     match call {
         // `ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank`: on x86-64 the identifier lies on the stack, and on
@@ -39,16 +45,64 @@ pub fn made(call: NcclCall, frame: &Frame) {
             let alone = number(1).filter(|count| *count == 1);
             session::communicator(alone.map(|_| (0, 1)));
             if alone.is_none() {
-                recorder::communicator(Member::UNKNOWN);
+                recorder::communicator(Member::UNKNOWN, 0);
             }
         }
-        // `ncclComm_t comm, int color`: the ranks follow from what the others give; none, for a color below 0.
-        NcclCall::Split => {
-            if number(1).is_some() {
-                recorder::communicator(Member::UNKNOWN);
-            }
-        }
+        NcclCall::Split => return recorder::is_wanted(),
     }
+    false
+}
+
+/// The program has split a communicator: `ncclComm_t comm, int color, int key, ncclComm_t *newcomm`. The ranks follow from what the
+/// others gave. Without one here for a color below 0. Not known while NCCL still makes it, in a group of calls or where it has not
+/// `succeeded` yet, as it does not block.
+pub fn split(frame: &Frame, succeeded: bool) {
+    let [parent, color, _, slot, ..] = frame.args;
+    let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {
+        return;
+    };
+    let holds = |slot: usize| handle(slot) == Some(parent);
+    let id = recorder::split(holds, place(&nccl, parent), color as u32);
+    if color as i32 >= 0 {
+        let made = handle(slot).filter(|_| succeeded);
+        let place = made.and_then(|made| place(&nccl, made));
+        let member = place.map_or(Member::UNKNOWN, |(rank, size)| {
+            member((rank.into(), size.into()), &|| id)
+        });
+        recorder::communicator(member, slot);
+    }
+}
+
+/// The handle that the program keeps at an address; `None` where nothing can be read there.
+fn handle(slot: usize) -> Option<usize> {
+    let mut bytes = [0; size_of::<usize>()];
+    let length = bytes.len();
+    let copied = peek::read(
+        ids::process(),
+        &[peek::Span {
+            address: slot,
+            length,
+        }],
+        &mut bytes,
+    );
+    (copied == Ok(length)).then(|| usize::from_ne_bytes(bytes))
+}
+
+/// The rank that the process has in a communicator, and its size, as NCCL says it.
+fn place(nccl: &elf::Module, communicator: usize) -> Option<(u32, u32)> {
+    if communicator == 0 {
+        return None;
+    }
+    let asked = |name: &CStr| {
+        let function = nccl.defines(name, None)?;
+        // SAFETY: NCCL defines the functions that are asked for here so: a communicator, and where to put the number.
+        let function = unsafe { transmute::<*mut c_void, AskNccl>(function) };
+        let mut number = -1;
+        // SAFETY: a communicator that the program has just split, or was just given by a split that succeeded: NCCL may look at it.
+        let result = unsafe { function(communicator, &raw mut number) };
+        (result == 0).then(|| u32::try_from(number).ok()).flatten()
+    };
+    asked(c"ncclCommUserRank").zip(asked(c"ncclCommCount"))
 }
 
 /// A rank of a communicator.

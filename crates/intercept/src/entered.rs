@@ -48,10 +48,7 @@ fn comes_back(frame: &Frame) -> bool {
             tllmprof_capture::cupti_is_called(call);
             true
         }
-        Role::Nccl(call) => {
-            communicators::made(call, frame);
-            false
-        }
+        Role::Nccl(call) => communicators::made(call, frame),
         Role::Driver(call) if watched::are() => {
             if !is_nested(frame) {
                 uncounted_driver(call, frame);

@@ -1,11 +1,11 @@
 //! A call on its way back from the real function: into the record, and to the steps where they follow it.
 
-use tllmprof_calls::Kind;
+use tllmprof_calls::{Kind, NcclCall};
 
 use super::followed::{is_followed, is_nested};
 use super::frame::{Frame, Work};
 use super::thunk::Role;
-use super::{proc_address, scoped, watched};
+use super::{communicators, proc_address, scoped, watched};
 use tllmprof_capture::marks;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::panics::contained;
@@ -33,6 +33,7 @@ fn came_back(frame: &Frame, result: usize) {
     record(frame, result);
     match thunk.role() {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
+        Role::Nccl(NcclCall::Split) => communicators::split(frame, succeeded),
         Role::ProcAddress | Role::Nccl(_) => {}
         Role::Cupti(call) => tllmprof_capture::cupti_was_called(call, succeeded),
         Role::Driver(call) => {

@@ -26,6 +26,13 @@ impl CommunicatorId {
         });
         Self(Words::of(words).max(1))
     }
+
+    /// That of the communicator of a color which the `number`-th split of this one makes, from 1 on.
+    #[must_use]
+    pub fn part(self, number: u32, color: u32) -> Self {
+        let split = u64::from(number) << 32 | u64::from(color);
+        Self(Words::of([self.0, split]).max(1))
+    }
 }
 
 impl fmt::Display for CommunicatorId {
@@ -162,6 +169,26 @@ mod tests {
         assert_ne!(CommunicatorId::of(&[0; 128]), CommunicatorId::UNKNOWN);
         // Records of other versions have the same: ranks may have libraries of several.
         assert_eq!(one.to_string(), "7cd6dc417565fd24");
+    }
+
+    #[test]
+    fn parts_differ_by_what_is_split_by_which_split_and_by_color() {
+        let [one, other] = [b"one", b"two"].map(|name| CommunicatorId::of(name));
+        let parts = [
+            one.part(1, 0),
+            one.part(1, 1),
+            one.part(2, 0),
+            other.part(1, 0),
+            one.part(1, 0).part(1, 0),
+            one,
+        ];
+        for (at, part) in parts.iter().enumerate() {
+            assert!(!parts[..at].contains(part), "{at}");
+        }
+        assert_eq!(
+            CommunicatorId::of(b"one").part(1, 1).to_string(),
+            "b88c2bd306b01edf"
+        );
     }
 
     #[test]
