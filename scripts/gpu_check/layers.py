@@ -26,9 +26,9 @@ COLD = 2  # starts with nothing cached
 ENGINE_WINDOW = (300, 359)
 # How the label of an engine's run ends that launches each kernel by itself.
 NO_GRAPHS = "no graphs"
+GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of a run that say so
 # By how much times may differ from nsys's: 1 is as long.
 APART = 0.02
-GRAPHS_OFF = ("GRAPHS", "MORE")  # what says so
 SAMPLE = {"sample": 2}
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
