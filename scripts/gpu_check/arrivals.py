@@ -3,7 +3,6 @@
 Of an engine with tensor parallelism: how long its ranks wait and how long they transfer, by our records and by nsys's.
 """
 import glob
-import itertools
 import json
 import math
 import os
@@ -129,11 +128,11 @@ def check_custom(bench, report, own, run):
     def variables(window, rule, **more):
         return own.variables(LD_PRELOAD=bench.shim, TLLM_PROFILE_START_STOP=window, TLLMPROF_STEP=rule, CUSTOM=own.name, **more)
 
-    ranks = run.variables["TP"]
+    what, ranks, way = f"{own.name}, {run.label}", run.variables["TP"], run.variables["WAY"]
     if bench.gpus < ranks:
-        return report.check(f"{own.name}, {run.label}", f"{bench.gpus} GPU", None)
-    for way, cause in itertools.product(WAYS, CAUSES):
-        report.check(f"{own.name}, {run.label}, {way}, late by {cause}",
+        return report.check(what, f"{bench.gpus} GPU", None)
+    for cause in CAUSES:
+        report.check(f"{what}, late by {cause}",
                      *measured(bench, own.words(run), os.path.join(own.records(run), "rank"), cause, way, ranks, variables))
     return None
 

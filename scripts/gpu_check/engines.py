@@ -49,7 +49,7 @@ class Run:
     something else than the load of a plain run: "router", of a model with experts (engine_router.py), "split", a window that is split
     where the batch is another (`SPLIT`), "busy", how busy the GPU is by our kernels and by nsys (busy.py), "inside", what a step
     costs in windows (inside.py), "layers", whose its kernels are (layers.py), "blocks", the blocks that are found in them against the LAYERS that the model has, "ranks", how long the ranks
-    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
+    of TP GPUs wait for each other, "arrivals", TP ranks of which one is late, that reduce by WAY with the engine's all-reduce (arrivals.py), "captures", on demand (captures.py), or "attach", to a server that runs (attach.py).
     kernel: of an engine that has no count of its steps: what each of them launches once.
     """
 
@@ -122,8 +122,8 @@ ENGINES = {
             variables=dict(LONG, ROUNDS=36)),
         *(Run(f"tensor parallel {ranks}", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="ranks",
               variables=dict(LONG, ROUNDS=24, TP=ranks, **arrivals.NO_MULTICAST)) for ranks in arrivals.RANKS),
-        *(Run(f"arrivals of {ranks} ranks", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals", variables=dict(TP=ranks))
-          for ranks in arrivals.RANKS),
+        *(Run(f"arrivals of {ranks} ranks, {way}", (os.path.join(HERE, "arrivals.py"),), "", looks_at="arrivals", variables=dict(TP=ranks, WAY=way))
+          for ranks in arrivals.RANKS for way in arrivals.WAYS),
         # A graph from the engine's cache has no modules (docs/layers.md).
         Run("layers", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="layers",
             variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1)),
