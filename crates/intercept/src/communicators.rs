@@ -61,14 +61,15 @@ pub fn split(frame: &Frame, succeeded: bool) {
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {
         return;
     };
+    // NCCL warns whoever asks it about a communicator that it is still at work on.
+    let place = |communicator: usize| succeeded.then(|| place(&nccl, communicator)).flatten();
     let holds = |slot: usize| handle(slot) == Some(parent);
-    let id = recorder::split(holds, place(&nccl, parent), color as u32);
+    let id = recorder::split(holds, place(parent), color as u32);
     if color as i32 >= 0 {
-        let made = handle(slot).filter(|_| succeeded);
-        let place = made.and_then(|made| place(&nccl, made));
-        let member = place.map_or(Member::UNKNOWN, |(rank, size)| {
-            member((rank.into(), size.into()), &|| id)
-        });
+        let member = match handle(slot).and_then(place) {
+            Some((rank, size)) => member((rank.into(), size.into()), &|| id),
+            None => Member::UNKNOWN,
+        };
         recorder::communicator(member, slot);
     }
 }
