@@ -167,6 +167,28 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
 
 /// Of launches, of copies and of memory that is set: the driver may run kernels of its own for the latter.
 #[test]
+fn windows_that_are_left_in_a_bounded_record_have_their_layers() {
+    let windows: Vec<_> = (0..150)
+        .map(|n| format!("{}-{}", 20 * n + 5, 20 * n + 14))
+        .collect();
+    let mut command = built_command(program());
+    command.args(["chain", "3010"]);
+    let more = [
+        ("TLLMPROF_START_STOP", &*windows.join(",")),
+        ("TLLMPROF_KERNELS", "10"),
+        ("TLLMPROF_KEEP", "1M"),
+    ];
+    let ran = ran_by(command, "chain", &more);
+    ran.assert_all_known();
+    let left = ran.process.as_ref().unwrap().windows.len();
+    assert!(
+        (1..150).contains(&left),
+        "{left} windows are left: none has made room"
+    );
+    assert_eq!(ran.known()["model/embed"], 10 * left as u64);
+}
+
+#[test]
 fn all_nodes_of_a_graph_have_scopes() {
     // Eight kernels, and in each of three layers memory that is set and copies.
     let ran = ran("copies", &[]);
