@@ -78,49 +78,92 @@ def judge(cause, report):
     return got, wrong
 
 
-def measured(bench, command, base, cause, way, ranks, variables):
-    """(in words, whether all is as wanted) of ranks of which the second is late; `variables`: of a window and a rule."""
+def reported(bench, words, base, rule, ranks, variables, **more):
+    """(what `tllmprof report --json` says of ranks that run `words`, or None; why there is nothing); `variables`: of a window and a rule."""
     port = free_port()
 
     def one(rank):
-        given = variables(f"{FIRST}-{LAST}", WAYS[way], RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1",
-                          MASTER_PORT=port, TLLMPROF_TRACE=f"{base}-%r.tllmprof", TLLMPROF_KERNELS=STEPS, TLLM_PROFILE_RECORD_GC=1,
-                          TLLMPROF_BATCH="__main__:step=requests:requests,tokens:tokens,decode_tokens:tokens", **NO_MULTICAST)
-        return child.run([*command, str(STEPS), cause, way], given, 100)
+        given = variables(f"{FIRST}-{LAST}", rule, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1",
+                          MASTER_PORT=port, TLLMPROF_TRACE=f"{base}-%r.tllmprof", TLLMPROF_KERNELS=STEPS, **more, **NO_MULTICAST)
+        return child.run(words, given, 100)
 
     with ThreadPoolExecutor(ranks) as pool:
         ran = list(pool.map(one, range(ranks)))
     failed = [f"rank {rank}: {ended.why()}" for rank, ended in enumerate(ran) if ended.status != 0]
     if failed:
         print(*(ended.err[-2500:] for ended in ran), sep="\n", file=sys.stderr, flush=True)
-        return "; ".join(failed), False
+        return None, "; ".join(failed)
     shown = child.run([bench.command, "report", "--json", *(f"{base}-{rank}.tllmprof" for rank in range(ranks))], child.variables())
-    if shown.status != 0:
-        return f"no report: {shown.why()}", False
-    got, wrong = judge(cause, json.loads(shown.out))
+    return (None, f"no report: {shown.why()}") if shown.status != 0 else (json.loads(shown.out), None)
+
+
+def measured(bench, command, base, cause, way, ranks, variables):
+    """(in words, whether all is as wanted) of ranks of which the second is late; `variables`: of a window and a rule."""
+    batch = "__main__:step=requests:requests,tokens:tokens,decode_tokens:tokens"
+    report, why = reported(bench, [*command, str(STEPS), cause, way], base, WAYS[way], ranks, variables, TLLM_PROFILE_RECORD_GC=1, TLLMPROF_BATCH=batch)
+    if report is None:
+        return why, False
+    got, wrong = judge(cause, report)
     return got + (f" ({'; '.join(wrong[:4])})" if wrong else ""), not wrong
 
 
-class LateRank(Check):
-    """Ranks, each on a GPU of its own, of which the second is late by what `cause` is."""
+def judge_splits(report):
+    """(in words, whether it is right) of the communicators that are parts of another: each rank has that of all and that of its pair."""
+    parts, wrong, ranks = {}, [], len(report["processes"])
+    for process in report["processes"]:
+        rank, made = process["rank"], process["communicators"]
+        if [(one["rank"], one["size"]) for one in made] != [(rank, ranks), (rank % 2, 2)]:
+            wrong.append(f"rank {rank} is in {made}")
+        parts.setdefault("all", set()).add(made[0]["id"] if made else None)
+        parts.setdefault(f"pair {rank // 2}", set()).add(made[-1]["id"] if made else None)
+    ids = set().union(*parts.values())
+    if None in ids or len(ids) != len(parts) or any(len(one) != 1 for one in parts.values()):
+        wrong.append(f"the ids are {parts}")
+    matched = sum(one["matched"] for process in report["processes"] for one in process["collectives"])
+    return "; ".join(wrong[:3]) or f"{len(parts) - 1} pairs, each known by both ranks; {matched} collectives matched", not wrong and matched > 0
 
-    def __init__(self, program, cause, way, ranks):
-        self.cause, self.way, self.ranks = cause, way, ranks
-        wanted = "no rank is named" if cause == "none" else f"rank 1 is last in all steps but the first, by {' or '.join(CAUSES[cause])}"
-        super().__init__(program, f"{ranks} ranks, {way}, late by {cause}", f"{WAYS[way]}, {FIRST}-{LAST}", wanted, apart=True)
+
+class OfRanks(Check):
+    """Ranks, each on a GPU of its own."""
+
+    def __init__(self, program, ranks, label, rule, wanted):
+        self.ranks = ranks
+        super().__init__(program, f"{ranks} ranks{label}", f"{rule}, {FIRST}-{LAST}", wanted, apart=True)
 
     def skip(self, bench):
         if bench.gpus < self.ranks:
             return f"{bench.gpus} GPU"
         return self.program.missing or (None if bench.command else "no tllmprof command built")
 
+
+class LateRank(OfRanks):
+    """Ranks of which the second is late by what `cause` is."""
+
+    def __init__(self, program, cause, way, ranks):
+        self.cause, self.way = cause, way
+        wanted = "no rank is named" if cause == "none" else f"rank 1 is last in all steps but the first, by {' or '.join(CAUSES[cause])}"
+        super().__init__(program, ranks, f", {way}, late by {cause}", WAYS[way], wanted)
+
     def measure(self, bench):
         base = os.path.join(bench.folder, f"arrivals-{self.ranks}-{self.way}-{self.cause}")
         return self.row(*measured(bench, self.program.command, base, self.cause, self.way, self.ranks, bench.shimmed))
 
 
+class Splits(OfRanks):
+    """Ranks in pairs, whose communicators torch makes by splitting that of all."""
+
+    def __init__(self, program, ranks):
+        super().__init__(program, ranks, "", WAYS["eager"], "the communicator of each pair is known by both")
+
+    def measure(self, bench):
+        base = os.path.join(bench.folder, f"splits-{self.ranks}")
+        report, why = reported(bench, [*self.program.command, str(STEPS)], base, WAYS["eager"], self.ranks, bench.shimmed)
+        return self.row(*((why, False) if report is None else judge_splits(report)))
+
+
 def checks(programs):
-    return [LateRank(programs["arrivals"], cause, way, ranks) for ranks in RANKS for way in WAYS for cause in CAUSES]
+    late = [LateRank(programs["arrivals"], cause, way, ranks) for ranks in RANKS for way in WAYS for cause in CAUSES]
+    return late + [Splits(programs["splits"], ranks) for ranks in RANKS]
 
 
 def check_custom(bench, report, own, run):

@@ -36,6 +36,19 @@ class Judged(unittest.TestCase):
         self.assertEqual(self.wrong("none", late=10_000), [])
         self.assertEqual(len(self.wrong("none")), 1)
 
+    def test_each_pair_has_a_communicator_that_both_know(self):
+        def report(*pairs):
+            made = [[dict(id="all", rank=rank, size=len(pairs)), dict(id=pair, rank=rank % 2, size=2)] for rank, pair in enumerate(pairs)]
+            return {"processes": [dict(rank=rank, communicators=of, collectives=[dict(matched=5)]) for rank, of in enumerate(made)]}
+
+        self.assertEqual(arrivals.judge_splits(report("a", "a", "b", "b")), ("2 pairs, each known by both ranks; 20 collectives matched", True))
+        self.assertTrue(arrivals.judge_splits(report("a", "a"))[1])
+        for wrong in (("a", "b", "c", "c"), ("a", "a", "a", "a"), ("a", "a", None, None), ("all", "all")):
+            self.assertFalse(arrivals.judge_splits(report(*wrong))[1], wrong)
+        lacking = report("a", "a")
+        lacking["processes"][1]["communicators"].pop()
+        self.assertIn("rank 1 is in", arrivals.judge_splits(lacking)[0])
+
     def test_no_collectives_are_wrong(self):
         self.assertEqual(arrivals.judge("gc", {"collectives": None})[1], ["no collectives"])
 

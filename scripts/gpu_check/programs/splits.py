@@ -1,0 +1,27 @@
+"""Ranks that all-reduce with the one beside them, by a communicator that is a part of all ranks': splits.py STEPS"""
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+# With the device's number torch splits the communicator of all ranks, else it makes others.
+dist.init_process_group("nccl", device_id=device)
+x = torch.ones(1 << 16, device=device)
+dist.all_reduce(x)
+pairs = [dist.new_group([first, first + 1]) for first in range(0, ranks, 2)]
+
+
+def step():
+    for _ in range(4):
+        torch.cuda._sleep(100_000)
+        dist.all_reduce(x, group=pairs[rank // 2])
+    torch.cuda.current_stream().synchronize()
+
+
+for _ in range(int(sys.argv[1])):
+    step()
+dist.destroy_process_group()
