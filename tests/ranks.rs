@@ -444,8 +444,16 @@ fn a_part_of_a_communicator_is_the_same_one_in_the_records_of_all_its_ranks() {
     // What is split is not known, and so not what comes of it; no rank is in the part of another color.
     let unknown = (None, None, None);
     assert_eq!(of(LINKED, "*2 /3 /-1"), [unknown.clone(), unknown.clone()]);
-    // Nor what NCCL is still making.
-    assert_eq!(of(LINKED, "b1/4 /100")[1..], [unknown]);
+    // Nor what NCCL is still making, until the program has been answered that it is ready.
+    assert_eq!(of(LINKED, "b1/4 /100")[1], unknown);
+    for options in [LINKED, BY_DLSYM] {
+        let made = of(options, "b1/4 /100 /201");
+        assert_eq!(made[1], unknown);
+        assert!(
+            made[2].0.is_some() && made[2] == (made[2].0.clone(), Some(0), Some(2)),
+            "{made:?}"
+        );
+    }
 }
 
 #[test]

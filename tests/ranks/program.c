@@ -1,6 +1,6 @@
 /* program COMMUNICATOR...: makes communicators and then 40 steps. RANK/SIZE is made by ncclCommInitRank, RANK:SIZE by
  * ncclCommInitRankConfig, RANK+SIZE by ncclCommInitRankScalable of two identifiers, *COUNT by ncclCommInitAll and /COLOR by
- * ncclCommSplit of the latest one by the others. A letter in front of the first two is the identifier's. Linked to NCCL, or with DLSYM defined, through dlsym. */
+ * ncclCommSplit of the latest one by the others; with a color from 200 on it waits until NCCL has made that. A letter in front of the first two is the identifier's. Linked to NCCL, or with DLSYM defined, through dlsym. */
 #define _GNU_SOURCE
 #include "program.h"
 
@@ -17,6 +17,7 @@ int ncclCommInitRank(void **comm, int ranks, ncclUniqueId id, int rank);
 int ncclCommInitRankConfig(void **comm, int ranks, ncclUniqueId id, int rank, void *config);
 int ncclCommInitRankScalable(void **comm, int ranks, int rank, int count, ncclUniqueId *ids, void *config);
 int ncclCommInitAll(void **comms, int count, const int *devices);
+int ncclCommGetAsyncError(void *comm, int *state);
 int ncclCommSplit(void *comm, int color, int key, void **made_of_it, void *config);
 
 #ifdef DLSYM
@@ -44,9 +45,11 @@ int main(int argc, char **argv)
         else if (sscanf(argv[n], "%d+%d", &first, &second) == 2)
             failed |= FIND(ncclCommInitRankScalable)(comms, second, first, 2, ids, devices);
         else if (sscanf(argv[n], "/%d", &first) == 1)
-            failed |= FIND(ncclCommSplit)(comms[0], first, 0, &part, devices);
+            failed |= FIND(ncclCommSplit)(comms[0], first, 0, &part, devices) != (first >= 100 ? 7 : 0);
         else if (sscanf(argv[n], "*%d", &first) == 1)
             failed |= FIND(ncclCommInitAll)(comms, first, devices);
+        for (int state = 7; first >= 200 && state == 7;)
+            FIND(ncclCommGetAsyncError)(part, &state);
     }
     struct loop loop;
     struct loop_options options = loop_defaults();

@@ -56,7 +56,8 @@ macro_rules! cuda_calls {
             [InitRank = ncclCommInitRank ncclCommInitRankConfig;
              InitRankScalable = ncclCommInitRankScalable;
              InitAll = ncclCommInitAll;
-             Split = ncclCommSplit;]
+             Split = ncclCommSplit;
+             AsyncError = ncclCommGetAsyncError;]
             GraphLaunch = GraphLaunch,
                 [cuGraphLaunch cuGraphLaunch_ptsz]
                 [cudaGraphLaunch cudaGraphLaunch_ptsz]

@@ -20,6 +20,9 @@ const MOST: usize = 16;
 
 /// The program makes communicators; whether the call is to come back. One that NCCL makes by itself is part of the program's.
 pub fn made(call: NcclCall, frame: &Frame) -> bool {
+    if call == NcclCall::AsyncError && !recorder::are_parts_open() {
+        return false; // programs ask at intervals
+    }
     let nccl = elf::containing(frame.thunk.real().addr());
     if nccl.is_some_and(|nccl| nccl.contains(frame.return_address)) {
         return false;
@@ -28,7 +31,7 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
     let one = |rank: usize, id: &dyn Fn() -> CommunicatorId| {
         let place = number(rank).zip(number(1));
         session::communicator(place);
-        let member = place.map_or(Member::UNKNOWN, |place| member(place, id));
+        let member = place.map_or(Member::UNKNOWN, |place| Member::of(id(), place));
         recorder::communicator(member, frame.args[0]);
     };
     match call {
@@ -49,13 +52,14 @@ pub fn made(call: NcclCall, frame: &Frame) -> bool {
             }
         }
         NcclCall::Split => return recorder::is_wanted(),
+        NcclCall::AsyncError => return true,
     }
     false
 }
 
 /// The program has split a communicator: `ncclComm_t comm, int color, int key, ncclComm_t *newcomm`. The ranks follow from what the
-/// others gave. Without one here for a color below 0. Not known while NCCL still makes it, in a group of calls or where it has not
-/// `succeeded` yet, as it does not block.
+/// others gave. Without a part here for a color below 0. While NCCL still makes it, in a group of calls or where it has not `succeeded`
+/// yet, as it does not block, that is open.
 pub fn split(frame: &Frame, succeeded: bool) {
     let [parent, color, _, slot, ..] = frame.args;
     let Some(nccl) = elf::containing(frame.thunk.real().addr()) else {
@@ -63,57 +67,54 @@ pub fn split(frame: &Frame, succeeded: bool) {
     };
     // NCCL warns whoever asks it about a communicator that it is still at work on.
     let place = |communicator: usize| succeeded.then(|| place(&nccl, communicator)).flatten();
-    let holds = |slot: usize| handle(slot) == Some(parent);
-    let id = recorder::split(holds, place(parent), color as u32);
+    let part = recorder::split(holds(parent), place(parent), color as u32);
     if color as i32 >= 0 {
-        let member = match handle(slot).and_then(place) {
-            Some((rank, size)) => member((rank.into(), size.into()), &|| id),
-            None => Member::UNKNOWN,
-        };
-        recorder::communicator(member, slot);
+        recorder::part(part, slot, handle(slot).and_then(place));
     }
+}
+
+/// The program has asked how far NCCL is with a communicator: `ncclComm_t comm, ncclResult_t *asyncError`. Of a part of another that is
+/// ready, NCCL knows the rank by now.
+pub fn is_asked_about(frame: &Frame) {
+    let [communicator, error, ..] = frame.args;
+    let nccl = elf::containing(frame.thunk.real().addr());
+    if let Some(nccl) = nccl.filter(|_| read(error) == Some(0_u32.to_ne_bytes())) {
+        recorder::part_is_ready(holds(communicator), || place(&nccl, communicator));
+    }
+}
+
+/// Whether a communicator's handle is kept at an address.
+fn holds(communicator: usize) -> impl Fn(usize) -> bool {
+    move |slot| handle(slot) == Some(communicator)
 }
 
 /// The handle that the program keeps at an address; `None` where nothing can be read there.
 fn handle(slot: usize) -> Option<usize> {
-    let mut bytes = [0; size_of::<usize>()];
-    let length = bytes.len();
-    let copied = peek::read(
-        ids::process(),
-        &[peek::Span {
-            address: slot,
-            length,
-        }],
-        &mut bytes,
-    );
-    (copied == Ok(length)).then(|| usize::from_ne_bytes(bytes))
+    read(slot).map(usize::from_ne_bytes)
 }
 
-/// The rank that the process has in a communicator, and its size, as NCCL says it.
-fn place(nccl: &elf::Module, communicator: usize) -> Option<(u32, u32)> {
-    if communicator == 0 {
-        return None;
-    }
+/// The bytes at an address of the program's.
+fn read<const N: usize>(address: usize) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    let span = peek::Span { address, length: N };
+    let copied = peek::read(ids::process(), &[span], &mut bytes);
+    (copied == Ok(N)).then_some(bytes)
+}
+
+/// The rank that the process has in a communicator, and its size, as NCCL says it. NCCL has 0 as the handle while it makes one.
+fn place(nccl: &elf::Module, communicator: usize) -> Option<(u64, u64)> {
+    handle(communicator)?; // whatever lies there: something does
     let asked = |name: &CStr| {
         let function = nccl.defines(name, None)?;
         // SAFETY: NCCL defines the functions that are asked for here so: a communicator, and where to put the number.
         let function = unsafe { transmute::<*mut c_void, AskNccl>(function) };
         let mut number = -1;
-        // SAFETY: a communicator that the program has just split, or was just given by a split that succeeded: NCCL may look at it.
+        // SAFETY: a communicator that the program has just split, was just given by a split that succeeded, or has just asked about: NCCL
+        // may look at it.
         let result = unsafe { function(communicator, &raw mut number) };
-        (result == 0).then(|| u32::try_from(number).ok()).flatten()
+        (result == 0).then(|| u64::try_from(number).ok()).flatten()
     };
     asked(c"ncclCommUserRank").zip(asked(c"ncclCommCount"))
-}
-
-/// A rank of a communicator.
-fn member((rank, size): (u64, u64), id: &dyn Fn() -> CommunicatorId) -> Member {
-    match (u32::try_from(rank), u32::try_from(size), id()) {
-        (Ok(rank), Ok(size), id) if rank < size && id != CommunicatorId::UNKNOWN => {
-            Member { id, rank, size }
-        }
-        _ => Member::UNKNOWN,
-    }
 }
 
 /// By an identifier that is the first argument on the stack.
@@ -153,15 +154,5 @@ mod tests {
         for (address, count) in [(0, 1), (16, 1), (place, 0)] {
             assert_eq!(at(address, count), CommunicatorId::UNKNOWN, "{address:x}");
         }
-    }
-
-    #[test]
-    fn a_rank_that_is_none_is_of_no_communicator() {
-        let id = || CommunicatorId::of(b"some");
-        assert!(member((3, 4), &id).is_known());
-        for place in [(4, 4), (0, 0), (0, 1 << 32)] {
-            assert_eq!(member(place, &id), Member::UNKNOWN, "{place:?}");
-        }
-        assert_eq!(member((0, 1), &|| CommunicatorId::UNKNOWN), Member::UNKNOWN);
     }
 }

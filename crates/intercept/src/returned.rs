@@ -34,6 +34,7 @@ fn came_back(frame: &Frame, result: usize) {
     match thunk.role() {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::Nccl(NcclCall::Split) => communicators::split(frame, succeeded),
+        Role::Nccl(NcclCall::AsyncError) if succeeded => communicators::is_asked_about(frame),
         Role::ProcAddress | Role::Nccl(_) => {}
         Role::Cupti(call) => tllmprof_capture::cupti_was_called(call, succeeded),
         Role::Driver(call) => {

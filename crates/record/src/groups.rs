@@ -58,6 +58,17 @@ impl Member {
         size: 0,
     };
 
+    /// Of a communicator and the rank and size that a process has in it; unknown where these cannot be.
+    #[must_use]
+    pub fn of(id: CommunicatorId, (rank, size): (u64, u64)) -> Self {
+        match (u32::try_from(rank), u32::try_from(size)) {
+            (Ok(rank), Ok(size)) if rank < size && id != CommunicatorId::UNKNOWN => {
+                Self { id, rank, size }
+            }
+            _ => Self::UNKNOWN,
+        }
+    }
+
     /// Whether it is known which communicator this is.
     #[must_use]
     pub fn is_known(&self) -> bool {
@@ -189,6 +200,16 @@ mod tests {
             CommunicatorId::of(b"one").part(1, 1).to_string(),
             "b88c2bd306b01edf"
         );
+    }
+
+    #[test]
+    fn a_rank_that_is_none_is_of_no_communicator() {
+        let id = CommunicatorId::of(b"some");
+        assert!(Member::of(id, (3, 4)).is_known());
+        for place in [(4, 4), (0, 0), (0, 1 << 32)] {
+            assert_eq!(Member::of(id, place), Member::UNKNOWN, "{place:?}");
+        }
+        assert_eq!(Member::of(CommunicatorId::UNKNOWN, (0, 1)), Member::UNKNOWN);
     }
 
     #[test]

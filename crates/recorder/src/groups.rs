@@ -1,5 +1,7 @@
 //! The groups that the process is in: those that a program makes before there is a record are kept for it.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CommunicatorId, GroupRank, Info, Member};
 use tllmprof_sync::Lock;
@@ -18,18 +20,25 @@ struct Communicator {
     slot: usize,
     /// How often it was split.
     splits: u32,
+    /// What a part of another is known by whose rank and size are still open.
+    open: CommunicatorId,
 }
 
 impl Communicator {
-    const UNKNOWN: Self = Self {
-        member: Member::UNKNOWN,
-        slot: 0,
-        splits: 0,
-    };
+    const UNKNOWN: Self = Self::new(Member::UNKNOWN, 0);
+
+    const fn new(member: Member, slot: usize) -> Self {
+        Self {
+            member,
+            slot,
+            splits: 0,
+            open: CommunicatorId::UNKNOWN,
+        }
+    }
 
     /// Its rank here, and its size.
-    fn place(&self) -> (u32, u32) {
-        (self.member.rank, self.member.size)
+    fn place(&self) -> (u64, u64) {
+        (self.member.rank.into(), self.member.size.into())
     }
 }
 
@@ -49,10 +58,17 @@ lifecycle::global! {
         count: 0,
         written: 0,
     });
+    /// There are parts whose ranks are open.
+    #[fork(reset)]
+    static ARE_OPEN: AtomicBool = AtomicBool::new(false);
 }
 
 /// The program makes a communicator of NCCL, whose handle it keeps at the address `slot`; 0: that is not known.
 pub fn communicator(member: Member, slot: usize) {
+    add(Communicator::new(member, slot));
+}
+
+fn add(communicator: Communicator) {
     if !is_wanted() {
         return;
     }
@@ -62,11 +78,7 @@ pub fn communicator(member: Member, slot: usize) {
         if let Some(place) = made.all.get_mut(at) {
             // The last one stands for all that are too many.
             *place = if at + 1 < MOST {
-                Communicator {
-                    member,
-                    slot,
-                    splits: 0,
-                }
+                communicator
             } else {
                 Communicator::UNKNOWN
             };
@@ -83,7 +95,7 @@ pub fn communicator(member: Member, slot: usize) {
 /// one of that place is meant.
 pub fn split(
     holds: impl Fn(usize) -> bool,
-    place: Option<(u32, u32)>,
+    place: Option<(u64, u64)>,
     color: u32,
 ) -> CommunicatorId {
     let mut made = MADE.lock();
@@ -94,11 +106,51 @@ pub fn split(
     })
 }
 
+/// What a split makes: a communicator that is known by `id` on all its ranks. `place` is the process's rank in it, and its size; `None`: they
+/// are open until [`part_is_ready`].
+pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
+    let member = place.map_or(Member::UNKNOWN, |place| Member::of(id, place));
+    let is_open = !member.is_known() && id != CommunicatorId::UNKNOWN;
+    if is_open {
+        ARE_OPEN.store(true, Ordering::Relaxed);
+    }
+    let open = if is_open { id } else { CommunicatorId::UNKNOWN };
+    add(Communicator {
+        open,
+        ..Communicator::new(member, slot)
+    });
+}
+
+/// Whether there are parts whose ranks are open.
+pub fn are_parts_open() -> bool {
+    ARE_OPEN.load(Ordering::Relaxed)
+}
+
+/// NCCL may be asked about a communicator from here on. Where it is a part whose rank is open, `place` asks. What the record has of it by
+/// now stays.
+pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Option<(u64, u64)>) {
+    let is_it = |one: &Communicator| one.open != CommunicatorId::UNKNOWN && holds(one.slot);
+    let found = {
+        let made = MADE.lock();
+        made.all[..made.count].iter().rposition(is_it)
+    };
+    let Some((at, place)) = found.zip(place()) else {
+        return;
+    };
+    let mut made = MADE.lock();
+    let part = &mut made.all[at];
+    part.member = Member::of(part.open, place);
+    part.open = CommunicatorId::UNKNOWN;
+    let is_any_open = |one: &Communicator| one.open != CommunicatorId::UNKNOWN;
+    let are_open = made.all[..made.count].iter().any(is_any_open);
+    ARE_OPEN.store(are_open, Ordering::Relaxed);
+}
+
 /// The one that is split.
 fn parent(
     all: &mut [Communicator],
     holds: impl Fn(usize) -> bool,
-    place: Option<(u32, u32)>,
+    place: Option<(u64, u64)>,
 ) -> Option<&mut Communicator> {
     let known = |one: &Communicator| one.member.is_known();
     // The latest: the program may have kept another there before.
@@ -154,11 +206,7 @@ mod tests {
                 rank: *rank,
                 size: 4,
             };
-            Communicator {
-                member,
-                slot: *slot,
-                splits: 0,
-            }
+            Communicator::new(member, *slot)
         };
         all.iter().map(one).collect()
     }
@@ -171,7 +219,7 @@ mod tests {
             (b"three", 1, 0x20),
             (b"four", 2, 0),
         ]);
-        let found = |slot: usize, place: Option<(u32, u32)>| {
+        let found = |slot: usize, place: Option<(u64, u64)>| {
             parent(&mut all.clone(), |one| one == slot, place).map(|one| one.member.id)
         };
         for (slot, place, name) in [

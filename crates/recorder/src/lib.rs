@@ -50,7 +50,7 @@ pub use usage::{wait_begins, wait_ends};
 pub use clock::IS_COUNTER;
 pub use clock::{ticks, ticks_per_ns};
 pub use facts::{expert_loads, thread_name, write_rank, write_rule};
-pub use groups::{communicator, split, write_group};
+pub use groups::{are_parts_open, communicator, part, part_is_ready, split, write_group};
 pub use iterations::{
     count_calls, iteration_begins, iteration_ends, open_iteration, wants_calls, window_closes,
     window_opens,
