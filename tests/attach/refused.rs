@@ -49,6 +49,55 @@ fn a_process_that_is_not_there_is_refused() {
 }
 
 #[test]
+fn a_thread_is_refused_with_the_number_of_its_process() {
+    if !can_attach() {
+        return;
+    }
+    let (ask, asked) = std::sync::mpsc::channel();
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // SAFETY: takes nothing.
+        ask.send(unsafe { libc::gettid() }).unwrap();
+        let _ = ends.recv();
+    });
+    let number = asked.recv().unwrap().cast_unsigned();
+    let why = format!(
+        "{number}: it is a thread of process {} (wanted: that number)",
+        std::process::id()
+    );
+    refused(&mut attach(number), &why);
+    drop(end);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_process_that_ends_meanwhile_is_not_waited_for() {
+    if !can_attach() {
+        return;
+    }
+    let began = std::time::Instant::now();
+    for n in 0..20 {
+        // It is a zombie then: nobody waits for it before the command has ended.
+        let seconds = format!("0.{:03}", 15 * n);
+        let mut child = Command::new("sleep").arg(seconds).spawn().unwrap();
+        let ended = run(attach(child.id()).env("TLLMPROF_LIB", shim()), PATIENCE);
+        let said = ended.err();
+        let last = said.trim_end().lines().last().unwrap_or_default();
+        let whys = [
+            "it is a zombie",
+            "the process ended or became another program meanwhile",
+            "the process has ended meanwhile",
+        ];
+        assert!(
+            ended.status.code() == Some(1) && whys.iter().any(|why| last.contains(why)),
+            "{said}"
+        );
+        child.wait().unwrap();
+    }
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+}
+
+#[test]
 fn a_process_that_is_traced_or_stopped_is_refused() {
     if !can_attach() {
         return;

@@ -15,6 +15,8 @@ use crate::refusal::Refusal;
 #[derive(Debug, Default)]
 pub struct Status {
     pub state: char,
+    /// The process that it is, or that it is a thread of.
+    process: i32,
     tracer: i32,
     /// The real, the effective, the saved and the file system's.
     users: Vec<u32>,
@@ -44,6 +46,7 @@ impl Status {
             let mut number = || words.next().and_then(|word| word.parse().ok());
             match name {
                 "State" => status.state = value.trim_start().chars().next().unwrap_or('?'),
+                "Tgid" => status.process = number().map_or(0, u32::cast_signed),
                 "TracerPid" => status.tracer = number().map_or(0, u32::cast_signed),
                 "Uid" => status.users = words.filter_map(|word| word.parse().ok()).collect(),
                 "Seccomp" => status.seccomp = number().unwrap_or(0),
@@ -164,6 +167,9 @@ fn mask(status: &str, name: &str) -> Option<u64> {
 pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
     let folder = folder(pid);
     let status = Status::read(&folder).map_err(|_| Refusal::NoProcess)?;
+    if status.process != pid {
+        return Err(Refusal::Thread(status.process));
+    }
     match status.state {
         'Z' | 'X' => return Err(Refusal::Zombie),
         't' | 'T' if status.tracer == 0 => return Err(Refusal::Stopped),
@@ -270,7 +276,7 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
 /// Whether a process of this number is there.
 #[cfg(target_arch = "x86_64")]
 pub fn is_there(pid: i32) -> bool {
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None) != Err(nix::Error::ESRCH)
+    Status::read(&folder(pid)).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
 #[cfg(test)]

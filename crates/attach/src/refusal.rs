@@ -8,6 +8,8 @@ pub enum Refusal {
     NoProcess,
     /// A kernel thread, or a process that has ended.
     Zombie,
+    /// It is a thread of this process.
+    Thread(i32),
     Kernel,
     Stopped,
     Uninterruptible,
@@ -67,6 +69,7 @@ impl fmt::Display for Refusal {
         match self {
             Self::NoProcess => f.write_str("there is no such process here"),
             Self::Zombie => f.write_str("the process has ended (it is a zombie)"),
+            Self::Thread(process) => write!(f, "it is a thread of process {process} (wanted: that number)"),
             Self::Kernel => f.write_str("it is a thread of the kernel (wanted: a program)"),
             Self::Stopped => {
                 f.write_str("the process is stopped (state T): let it go on first, with kill -CONT")

@@ -117,7 +117,14 @@ pub fn of_run(path: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir(path).with_context(name)? {
         let file = entry.with_context(name)?.path();
         let begins = beginning(&file).unwrap_or_default();
-        if begins.starts_with(&tllmprof_record::MAGIC) || begins.starts_with(tllmprof_nsys::MAGIC) {
+        let is_one =
+            begins.starts_with(&tllmprof_record::MAGIC) || begins.starts_with(tllmprof_nsys::MAGIC);
+        // One that is called so and cannot be read is named when it is tried.
+        if is_one
+            || file
+                .extension()
+                .is_some_and(|extension| extension == "tllmprof")
+        {
             files.push(file);
         }
     }
@@ -203,6 +210,9 @@ pub fn activity(verb: &str, path: &Path) -> String {
 fn beginning(file: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let length = tllmprof_nsys::MAGIC.len() as u64;
-    File::open(file)?.take(length).read_to_end(&mut bytes)?;
+    // Whoever opens a FIFO waits until somebody writes to it.
+    if fs::metadata(file)?.is_file() {
+        File::open(file)?.take(length).read_to_end(&mut bytes)?;
+    }
     Ok(bytes)
 }

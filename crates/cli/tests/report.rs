@@ -140,6 +140,33 @@ fn what_is_no_record_is_named_and_the_others_are_read() {
 }
 
 #[test]
+fn what_is_called_a_record_and_is_none_is_named_and_nobody_waits_for_a_fifo() {
+    let scratch = Scratch::new();
+    let good = record(&scratch, 0);
+    let damaged = good.with_file_name("rank-1.tllmprof");
+    std::fs::write(&damaged, b"\0LLMPROF").unwrap();
+    let fifo = good.with_file_name("fifo");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&fifo)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let folder = report(&scratch, &["--json", "."]);
+    let said = "tllmprof: ./rank-1.tllmprof: not a tllmprof record\n";
+    assert_eq!((folder.code(), folder.stderr.as_str()), (Some(1), said));
+    let json: Value = serde_json::from_str(&folder.stdout).unwrap();
+    assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+    std::fs::remove_file(damaged).unwrap();
+    let folder = report(&scratch, &["--json", "."]);
+    assert_eq!((folder.code(), folder.stderr.as_str()), (Some(0), ""));
+    let ended = report(&scratch, &["fifo"]);
+    let said = "tllmprof: fifo: not a tllmprof record\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(1), said));
+}
+
+#[test]
 fn a_record_that_is_cut_off_gives_what_is_left() {
     let scratch = Scratch::new();
     let path = record(&scratch, 0);

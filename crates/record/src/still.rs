@@ -38,10 +38,11 @@ const MOST_NAMES: u32 = 1000;
 /// # Errors
 /// Where it cannot be read.
 pub fn open_still(path: &Path) -> Result<File, Error> {
-    let file = File::open(path)?;
-    if file.metadata()?.is_dir() {
+    // Whoever opens a FIFO waits until somebody writes to it.
+    if !fs::metadata(path)?.is_file() {
         return Err(Error::NoRecord);
     }
+    let file = File::open(path)?;
     if !is_used_again(&file)? {
         return Ok(file);
     }

@@ -78,7 +78,7 @@ impl fmt::Display for Refusal {
             Self::Conflict(Conflict::Demanded(window)) => {
                 write!(
                     f,
-                    "window {window} was asked for already, and has not opened yet"
+                    "window {window} was asked for already, and has not opened yet (tllmprof stop gives it up)"
                 )
             }
             Self::Conflict(Conflict::Planned(window)) => {

@@ -87,6 +87,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     for pid in attached {
         match await_process(pid) {
             Some(process) => listening.push(process),
+            None if !is_there(pid) => {
+                output::say(format_args!("{pid}: the process has ended meanwhile"));
+                failed = true;
+            }
             None => {
                 output::say(format_args!(
                     "{pid}: none of its CUDA calls has been seen yet: it listens from the first one on (docs/attach.md says \
@@ -335,12 +339,16 @@ fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> 
     Ok(())
 }
 
+fn is_there(pid: u32) -> bool {
+    i32::try_from(pid).is_ok_and(tllmprof_attach::is_there)
+}
+
 /// The process, once it listens.
 fn await_process(pid: u32) -> Option<Process> {
     let deadline = Instant::now() + LISTENING;
     loop {
         let found = sockets::of(pid.into());
-        if found.is_some() || Instant::now() > deadline {
+        if found.is_some() || Instant::now() > deadline || !is_there(pid) {
             return found;
         }
         thread::sleep(LOOK);

@@ -170,7 +170,7 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
     };
     let is_short = socket.as_os_str().len() <= tllmprof_control::place::LONGEST;
     if is_short && user.is_none() {
-        return UnixStream::connect(socket);
+        return knock(socket);
     }
     let folder = OpenOptions::new()
         .read(true)
@@ -180,19 +180,36 @@ fn connect(socket: &Path, user: Option<u32>) -> io::Result<UnixStream> {
         .join(folder.as_raw_fd().to_string())
         .join(name);
     let Some(user) = user else {
-        return UnixStream::connect(path);
+        return knock(&path);
     };
     // The kernel takes the user from the thread that connects. This one ends then.
     let as_user = || {
         // SAFETY: the call takes numbers, and by this way it changes the effective user of the calling thread alone.
         let set = unsafe { libc::syscall(libc::SYS_setresuid, -1, user, -1) };
         match set {
-            0 => UnixStream::connect(path),
+            0 => knock(&path),
             _ => Err(io::Error::last_os_error()),
         }
     };
     let connected = thread::scope(|scope| scope.spawn(as_user).join());
     connected.unwrap_or_else(|_| Err(io::Error::other("an internal error")))
+}
+
+/// Connects within [`PATIENCE`]: where a process is stopped, the kernel has so many wait and holds up all others.
+fn knock(socket: &Path) -> io::Result<UnixStream> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+    let stream = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    sockopt::set_socket_timeout(&stream, sockopt::Timeout::Send, Some(PATIENCE))?;
+    match rustix::net::connect(&stream, &SocketAddrUnix::new(socket)?) {
+        Err(rustix::io::Errno::AGAIN) => Err(io::ErrorKind::TimedOut.into()),
+        Err(error) => Err(error.into()),
+        Ok(()) => Ok(stream.into()),
+    }
 }
 
 /// Who listens at the other end, as the kernel says.

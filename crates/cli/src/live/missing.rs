@@ -12,6 +12,18 @@ pub fn why(pid: u64) -> String {
     let Ok(status) = fs::metadata(&process) else {
         return "there is no such process here".to_owned();
     };
+    let about = fs::read_to_string(process.join("status")).unwrap_or_default();
+    let line = |name: &str| {
+        about
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .map_or("", str::trim)
+    };
+    if let Ok(group) = line("Tgid:").parse::<u64>()
+        && group != pid
+    {
+        return format!("it is a thread of process {group} (wanted: that number)");
+    }
     let user = rustix::process::geteuid().as_raw();
     if user != 0 && status.uid() != user {
         return format!(
@@ -26,6 +38,9 @@ pub fn why(pid: u64) -> String {
                 library with TLLMPROF_CONTROL=1"
             .to_owned();
     }
+    if line("State:").starts_with(['T', 't']) {
+        return "it is stopped, and cannot answer (SIGCONT lets it go on)".to_owned();
+    }
     if sockets::of(pid).is_some() {
         return format!("the library is detached: tllmprof attach {pid} attaches it again");
     }
@@ -34,6 +49,9 @@ pub fn why(pid: u64) -> String {
         .split(|byte| *byte == 0)
         .find_map(|one| one.strip_prefix(b"TLLMPROF_CONTROL="));
     match control {
+        None if !is_preloaded(&environment) => {
+            "the library is attached, and listens from the first CUDA call on that it sees: there was none yet".to_owned()
+        }
         None => {
             "it does not listen: it was started without TLLMPROF_CONTROL=1, which tllmprof run sets"
                 .to_owned()
@@ -45,4 +63,11 @@ pub fn why(pid: u64) -> String {
         ),
         Some(_) => "it does not listen: it has not used CUDA, or its log says why".to_owned(),
     }
+}
+
+/// Whether a process was started with the library, by its environment.
+fn is_preloaded(environment: &[u8]) -> bool {
+    let mut variables = environment.split(|byte| *byte == 0);
+    let preload = variables.find_map(|one| one.strip_prefix(b"LD_PRELOAD="));
+    preload.is_some_and(|preload| String::from_utf8_lossy(preload).contains("tllmprof"))
 }

@@ -40,13 +40,22 @@ fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
 
 /// How many of something, as an option says: at least one.
 fn count(text: &str) -> Result<u64, &'static str> {
-    match text.parse() {
-        Ok(count @ 1..) => Ok(count),
-        _ => Err("wanted: a whole number, at least 1"),
+    match count_or_none(text) {
+        Ok(0) | Err(NO_NUMBER) => Err("wanted: a whole number, at least 1"),
+        count => count,
     }
 }
 
 /// As [`count`], or none.
 fn count_or_none(text: &str) -> Result<u64, &'static str> {
-    text.parse().map_err(|_| "wanted: a whole number")
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse() {
+        Ok(count @ ..=MOST) => Ok(count),
+        _ if is_number => Err("wanted: at most 1000000000000"),
+        _ => Err(NO_NUMBER),
+    }
 }
+
+/// Of what is counted: no process comes to more.
+const MOST: u64 = 1_000_000_000_000;
+const NO_NUMBER: &str = "wanted: a whole number";

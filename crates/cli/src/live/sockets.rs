@@ -42,20 +42,28 @@ pub fn listening() -> Vec<Process> {
 
 /// As [`listening`], without those behind sockets that are known.
 pub fn listening_but(known: &[&Path]) -> Vec<Process> {
-    let mut processes = all_but(known, None);
+    can_be_captured(all_but(known, None, true))
+}
+
+/// As [`listening`], for a command that names its processes: why one of those does not answer is said of it.
+pub fn listening_to_named() -> Vec<Process> {
+    can_be_captured(all_but(&[], None, false))
+}
+
+fn can_be_captured(mut processes: Vec<Process>) -> Vec<Process> {
     processes.retain(|process| process.status.phase != Phase::Detached);
     processes
 }
 
 /// The process of this number, on this machine, whether it can be captured or not.
 pub fn of(pid: u64) -> Option<Process> {
-    let mut all = here(all_but(&[], Some(pid))).into_iter();
+    let mut all = here(all_but(&[], Some(pid), false)).into_iter();
     all.find(|process| process.status.pid == pid)
 }
 
 /// All processes on this machine, whether they can be captured or not.
 pub fn all_here() -> Vec<Process> {
-    here(all_but(&[], None))
+    here(all_but(&[], None, true))
 }
 
 fn here(mut all: Vec<Process>) -> Vec<Process> {
@@ -67,8 +75,8 @@ fn here(mut all: Vec<Process>) -> Vec<Process> {
     all
 }
 
-/// `only`: the process that is meant, where that is in another container.
-fn all_but(known: &[&Path], only: Option<u64>) -> Vec<Process> {
+/// `only`: the process that is meant, where that is in another container. `says`: which do not answer.
+fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<Process> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user, only) {
@@ -85,7 +93,7 @@ fn all_but(known: &[&Path], only: Option<u64>) -> Vec<Process> {
             }
         }
     }
-    let look = |(socket, who, is_ours): &(PathBuf, Who, bool)| process(socket, who, *is_ours);
+    let look = |(socket, who, is_ours): &(PathBuf, Who, bool)| process(socket, who, *is_ours, says);
     let mut processes: Vec<_> = thread::scope(|scope| {
         let all: Vec<_> = sockets
             .iter()
@@ -116,7 +124,7 @@ fn reach(socket: &Path, who: &Who) -> anyhow::Result<Option<(Connection, Status)
 }
 
 /// The process behind a socket, if one is there; else the socket is removed if it is this user's.
-fn process(socket: &Path, who: &Who, is_ours: bool) -> Option<Process> {
+fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Process> {
     let reached = reach(socket, who).or_else(|_| {
         // One that the host has closed is made anew when somebody knocks.
         thread::sleep(AGAIN);
@@ -134,6 +142,7 @@ fn process(socket: &Path, who: &Who, is_ours: bool) -> Option<Process> {
             }
             None
         }
+        Err(_) if !says => None,
         Err(error) => {
             let (socket, error) = (socket.display(), error.to_string());
             output::say(format_args!(

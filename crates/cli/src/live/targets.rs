@@ -26,7 +26,10 @@ impl Targets {
     /// # Errors
     /// Where one that is named does not listen, or it is not clear which is meant.
     pub fn find(&self) -> Result<Vec<Process>> {
-        let mut listening = sockets::listening();
+        let mut listening = match self.processes.is_empty() {
+            true => sockets::listening(),
+            false => sockets::listening_to_named(),
+        };
         if self.processes.is_empty() {
             if let Some(run) = &self.run {
                 listening.retain(|process| process.status.run.as_ref() == Some(run));
@@ -81,6 +84,9 @@ impl Targets {
                 None if found.iter().any(is_it) => {
                     return Err(usage(format_args!("{named} is given twice")));
                 }
+                None if host.is_some() => bail!(
+                    "{named}: no process of that host and number listens here (tllmprof ps lists those that do)"
+                ),
                 None => bail!("{named}: {}", missing::why(pid)),
             }
         }
