@@ -33,7 +33,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, Problem> {
         Some(b'g' | b'G') => (&text[..text.len() - 1], 30),
         _ => (text, 0),
     };
-    parse(digits, WANTED)?
+    // Of what is no number all is shown.
+    let is_number = digits.trim().bytes().all(|byte| byte.is_ascii_digit());
+    parse(if is_number { digits } else { text }, WANTED)?
         .checked_mul(1 << shift)
         .ok_or_else(|| {
             Problem::new(
@@ -74,5 +76,10 @@ mod tests {
         for bad in ["", "G", "1T", "1.5G", "18446744073709551615K"] {
             assert!(parse_bytes(bad).is_err(), "{bad:?}");
         }
+        let problem = parse_bytes("/proc/mem").unwrap_err().to_string();
+        assert!(
+            problem.contains("\"/proc/mem\" is not a number"),
+            "{problem}"
+        );
     }
 }

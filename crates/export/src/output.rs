@@ -43,7 +43,7 @@ impl fmt::Display for OutputError {
                 name.display()
             ),
             Self::Special => {
-                f.write_str("it is neither a file nor a folder (wanted: - for standard output)")
+                f.write_str("it is neither a file nor a folder (wanted: another name)")
             }
             Self::NoFolder(folder) => write!(f, "there is no folder {}", folder.display()),
             Self::Io(error) => error.fmt(f),
