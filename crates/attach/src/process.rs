@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
+#[cfg(target_arch = "x86_64")]
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -273,8 +274,8 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether a process of this number is there.
-#[cfg(target_arch = "x86_64")]
+/// Whether a process of this number is there, and has not ended.
+#[must_use]
 pub fn is_there(pid: i32) -> bool {
     Status::read(&folder(pid)).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
