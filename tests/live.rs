@@ -10,6 +10,8 @@ mod lockstep;
 mod metrics;
 #[path = "live/place.rs"]
 mod place;
+#[path = "live/stopped.rs"]
+mod stopped;
 #[path = "live/terminal.rs"]
 mod terminal;
 #[path = "live/top.rs"]
@@ -65,74 +67,6 @@ fn a_hundred_captures_in_a_row_take_exactly_their_steps() {
         server.err()
     );
     assert!(place.sockets().is_empty(), "{:?}", place.sockets());
-}
-
-#[test]
-fn a_process_that_is_stopped_is_named_in_one_line_and_holds_up_nobody() {
-    let place = Place::new();
-    let mut stopped = place.start(&mut place.server("500"));
-    let mut other = place.start(&mut place.server("500"));
-    stopped.connect();
-    other.connect();
-    // SAFETY: takes numbers; the process is a child that nobody has waited for.
-    let signal = |number| unsafe { libc::kill(stopped.pid().cast_signed(), number) };
-    signal(libc::SIGSTOP);
-    // Until no more clients can wait for it.
-    let socket = stopped.socket();
-    let waiting: Vec<_> = std::iter::from_fn(|| connect_at_once(&socket))
-        .take(4096)
-        .collect();
-    assert!(waiting.len() < 4096, "the kernel lets any number wait");
-    let began = Instant::now();
-    let ended = place.tllmprof(&format!("stop {}", stopped.pid()));
-    let expected = format!(
-        "tllmprof: {}: it is stopped, and cannot answer (SIGCONT lets it go on)\n",
-        stopped.pid()
-    );
-    assert_eq!((ended.status.code(), ended.err()), (Some(1), expected));
-    let ended = place.tllmprof(&format!("capture {} --steps 3", other.pid()));
-    assert!(ended.status.success(), "{}", ended.err());
-    assert!(
-        began.elapsed() < Duration::from_secs(40),
-        "{:?}",
-        began.elapsed()
-    );
-    drop(waiting);
-    signal(libc::SIGCONT);
-    stopped.end();
-    other.end();
-}
-
-/// Connects to a socket if that is possible without waiting.
-fn connect_at_once(socket: &std::path::Path) -> Option<UnixStream> {
-    // SAFETY: takes numbers.
-    let stream = unsafe {
-        libc::socket(
-            libc::AF_UNIX,
-            libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
-            0,
-        )
-    };
-    assert!(stream >= 0);
-    // SAFETY: the descriptor has just been made, and nobody else has it.
-    let stream: UnixStream = unsafe { std::os::fd::FromRawFd::from_raw_fd(stream) };
-    // SAFETY: numbers alone, for which zeros are right.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let path = std::os::unix::ffi::OsStrExt::as_bytes(socket.as_os_str());
-    for (into, byte) in address.sun_path.iter_mut().zip(path) {
-        *into = byte.cast_signed();
-    }
-    let length = size_of_val(&address) as libc::socklen_t;
-    // SAFETY: the address lies there, and is as long as that; its path ends with a 0.
-    let failed = unsafe {
-        libc::connect(
-            std::os::fd::AsRawFd::as_raw_fd(&stream),
-            (&raw const address).cast(),
-            length,
-        )
-    };
-    (failed == 0).then_some(stream)
 }
 
 #[test]

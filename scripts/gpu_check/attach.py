@@ -128,8 +128,16 @@ def going_on(block):
 
 def first_child(pid):
     """The process that `unshare` has started in its namespaces, by its number outside of them."""
-    with open(f"/proc/{pid}/task/{pid}/children") as children:
-        return int(children.read())
+    return children(pid)[0]
+
+
+def children(pid):
+    """What the threads of a process have started and not waited for."""
+    found = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children") as file:
+            found += map(int, file.read().split())
+    return found
 
 
 def unlike_python(process):
@@ -298,12 +306,7 @@ def on_cores_of_its_own(pid, parent):
 
 def with_children(pid):
     """A process and all that it and they have started."""
-    found = [pid]
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/children") as children:
-            for child_pid in children.read().split():
-                found += with_children(int(child_pid))
-    return found
+    return [pid, *(one for child_pid in children(pid) for one in with_children(child_pid))]
 
 
 def of_spans(values, span=40):

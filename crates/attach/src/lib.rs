@@ -41,7 +41,7 @@ mod traced;
 mod unwind;
 
 pub use library::{Attached, Hooked, Library};
-pub use process::{Turn, is_there};
+pub use process::{Status, Turn, is_there};
 pub use refusal::Refusal;
 
 use std::path::Path;

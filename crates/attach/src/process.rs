@@ -17,7 +17,7 @@ use crate::refusal::Refusal;
 pub struct Status {
     pub state: char,
     /// The process that it is, or that it is a thread of.
-    process: i32,
+    pub process: i32,
     tracer: i32,
     /// The real, the effective, the saved and the file system's.
     users: Vec<u32>,
@@ -32,7 +32,13 @@ impl Status {
         self.tracer
     }
 
-    pub fn read(path: &Path) -> io::Result<Self> {
+    /// # Errors
+    /// Where there is no process or thread of this number, or another user's is hidden.
+    pub fn of(pid: i32) -> io::Result<Self> {
+        Self::read(&folder(pid))
+    }
+
+    pub(crate) fn read(path: &Path) -> io::Result<Self> {
         fs::read_to_string(path.join("status")).map(|text| Self::parse(&text))
     }
 
@@ -89,7 +95,7 @@ const STRICT: u32 = 1;
 #[cfg(target_arch = "x86_64")]
 pub fn is_filtered(tid: i32) -> bool {
     let own = Status::read(Path::new("/proc/self")).unwrap_or_default();
-    Status::read(&folder(tid)).is_ok_and(|status| status.has_more_filters(&own))
+    Status::of(tid).is_ok_and(|status| status.has_more_filters(&own))
 }
 
 /// The folder of a process.
@@ -167,7 +173,7 @@ fn mask(status: &str, name: &str) -> Option<u64> {
 /// Why it cannot be attached to.
 pub fn check(pid: i32, library: &Path) -> Result<(), Refusal> {
     let folder = folder(pid);
-    let status = Status::read(&folder).map_err(|_| Refusal::NoProcess)?;
+    let status = Status::of(pid).map_err(|_| Refusal::NoProcess)?;
     if status.process != pid {
         return Err(Refusal::Thread(status.process));
     }
@@ -277,7 +283,7 @@ fn other_library(maps: &[u8], library: &Path) -> Result<(), Refusal> {
 /// Whether a process of this number is there, and has not ended.
 #[must_use]
 pub fn is_there(pid: i32) -> bool {
-    Status::read(&folder(pid)).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
+    Status::of(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use core::ffi::{CStr, c_int, c_void};
 use core::mem::transmute;
 
 use tllmprof_calls::NcclCall;
-use tllmprof_platform::{elf, ids, peek};
+use tllmprof_platform::{elf, peek};
 use tllmprof_recorder::{self as recorder, CommunicatorId, Member};
 use tllmprof_session as session;
 
@@ -96,9 +96,8 @@ fn handle(slot: usize) -> Option<usize> {
 /// The bytes at an address of the program's.
 fn read<const N: usize>(address: usize) -> Option<[u8; N]> {
     let mut bytes = [0; N];
-    let span = peek::Span { address, length: N };
-    let copied = peek::read(ids::process(), &[span], &mut bytes);
-    (copied == Ok(N)).then_some(bytes)
+    peek::copy(address, &mut bytes)?;
+    Some(bytes)
 }
 
 /// The rank that the process has in a communicator, and its size, as NCCL says it. NCCL has 0 as the handle while it makes one.
@@ -129,14 +128,9 @@ fn on_stack(frame: &Frame) -> CommunicatorId {
 /// By so many identifiers that lie there; not known where they cannot be read.
 fn at(address: usize, count: usize) -> CommunicatorId {
     let mut bytes = [0; UNIQUE * MOST];
-    let length = UNIQUE * count.min(MOST);
-    let copied = peek::read(
-        ids::process(),
-        &[peek::Span { address, length }],
-        &mut bytes,
-    );
-    match copied {
-        Ok(copied) if copied == length && length > 0 => CommunicatorId::of(&bytes[..length]),
+    let bytes = &mut bytes[..UNIQUE * count.min(MOST)];
+    match peek::copy(address, bytes) {
+        Some(()) if !bytes.is_empty() => CommunicatorId::of(bytes),
         _ => CommunicatorId::UNKNOWN,
     }
 }

@@ -3,6 +3,8 @@
 
 use core::ffi::c_int;
 
+use crate::ids;
+
 /// A place in memory. As the kernel's `iovec`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -49,6 +51,13 @@ pub fn read(process: i32, spans: &[Span], into: &mut [u8]) -> Result<usize, c_in
             .raw_os_error()
             .unwrap_or(libc::EINVAL)
     })
+}
+
+/// Copies as many bytes from an address of this process; `None` where not all of them are there.
+pub fn copy(address: usize, into: &mut [u8]) -> Option<()> {
+    let length = into.len();
+    let span = Span { address, length };
+    (read(ids::process(), &[span], into) == Ok(length)).then_some(())
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ struct Communicator {
     /// How often it was split.
     splits: u32,
     /// What a part of another is known by whose rank and size are still open.
-    open: CommunicatorId,
+    open: Option<CommunicatorId>,
 }
 
 impl Communicator {
@@ -32,7 +32,7 @@ impl Communicator {
             member,
             slot,
             splits: 0,
-            open: CommunicatorId::UNKNOWN,
+            open: None,
         }
     }
 
@@ -82,6 +82,9 @@ fn add(communicator: Communicator) {
             } else {
                 Communicator::UNKNOWN
             };
+            if place.open.is_some() {
+                ARE_OPEN.store(true, Ordering::Relaxed);
+            }
             made.count += 1;
         }
     }
@@ -111,10 +114,7 @@ pub fn split(
 pub fn part(id: CommunicatorId, slot: usize, place: Option<(u64, u64)>) {
     let member = place.map_or(Member::UNKNOWN, |place| Member::of(id, place));
     let is_open = !member.is_known() && id != CommunicatorId::UNKNOWN;
-    if is_open {
-        ARE_OPEN.store(true, Ordering::Relaxed);
-    }
-    let open = if is_open { id } else { CommunicatorId::UNKNOWN };
+    let open = is_open.then_some(id);
     add(Communicator {
         open,
         ..Communicator::new(member, slot)
@@ -129,7 +129,7 @@ pub fn are_parts_open() -> bool {
 /// NCCL may be asked about a communicator from here on. Where it is a part whose rank is open, `place` asks. What the record has of it by
 /// now stays.
 pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Option<(u64, u64)>) {
-    let is_it = |one: &Communicator| one.open != CommunicatorId::UNKNOWN && holds(one.slot);
+    let is_it = |one: &Communicator| one.open.is_some() && holds(one.slot);
     let found = {
         let made = MADE.lock();
         made.all[..made.count].iter().rposition(is_it)
@@ -139,10 +139,12 @@ pub fn part_is_ready(holds: impl Fn(usize) -> bool, place: impl FnOnce() -> Opti
     };
     let mut made = MADE.lock();
     let part = &mut made.all[at];
-    part.member = Member::of(part.open, place);
-    part.open = CommunicatorId::UNKNOWN;
-    let is_any_open = |one: &Communicator| one.open != CommunicatorId::UNKNOWN;
-    let are_open = made.all[..made.count].iter().any(is_any_open);
+    // Several threads may have asked at a time.
+    let Some(id) = part.open.take() else {
+        return;
+    };
+    part.member = Member::of(id, place);
+    let are_open = made.all[..made.count].iter().any(|one| one.open.is_some());
     ARE_OPEN.store(are_open, Ordering::Relaxed);
 }
 

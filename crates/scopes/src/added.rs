@@ -1,6 +1,6 @@
 //! Nodes that the program adds to a graph itself, without a capture.
 
-use tllmprof_platform::{ids, peek};
+use tllmprof_platform::peek;
 
 use crate::driver;
 use crate::graphs;
@@ -50,7 +50,7 @@ fn add(graph: usize, node: usize, made: Made) {
 /// The bodies of a conditional node, if its parameters lie here.
 fn bodies(params: usize) -> Option<Vec<usize>> {
     let mut read = [0; PLACE + 8];
-    read_at(params, &mut read)?;
+    peek::copy(params, &mut read)?;
     let number = |at: usize| read[at..at + 4].try_into().map(u32::from_ne_bytes).ok();
     let count = number(BODIES).filter(|count| (1..=MOST_BODIES).contains(count))?;
     if number(TYPE)? != driver::CONDITIONAL as u32 {
@@ -58,16 +58,9 @@ fn bodies(params: usize) -> Option<Vec<usize>> {
     }
     let place = usize::from_ne_bytes(read[PLACE..].try_into().ok()?);
     let mut handles = vec![0; count as usize * 8];
-    read_at(place, &mut handles)?;
+    peek::copy(place, &mut handles)?;
     let bodies = handles.chunks_exact(8).map(|handle| handle.try_into());
     bodies
         .map(|handle| handle.map(usize::from_ne_bytes).ok())
         .collect()
-}
-
-/// Reads memory that may not be there.
-fn read_at(address: usize, into: &mut [u8]) -> Option<()> {
-    let length = into.len();
-    let span = peek::Span { address, length };
-    (peek::read(ids::process(), &[span], into) == Ok(length)).then_some(())
 }

@@ -18,6 +18,8 @@ pub mod stop;
 mod targets;
 pub mod top;
 
+use std::num::IntErrorKind;
+
 use anyhow::Result;
 
 use crate::{failure, output};
@@ -38,24 +40,28 @@ fn each<T: Copy>(all: &[T], act: impl Fn(T) -> Result<()>) -> Result<Vec<T>> {
     Ok(succeeded)
 }
 
+/// Of what is counted: no process comes to more.
+const MOST: u64 = 1_000_000_000_000;
+
 /// How many of something, as an option says: at least one.
-fn count(text: &str) -> Result<u64, &'static str> {
-    match count_or_none(text) {
-        Ok(0) | Err(NO_NUMBER) => Err("wanted: a whole number, at least 1"),
-        count => count,
-    }
+fn count(text: &str) -> Result<u64, String> {
+    counted(text, 1, "wanted: a whole number, at least 1")
 }
 
 /// As [`count`], or none.
-fn count_or_none(text: &str) -> Result<u64, &'static str> {
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse() {
-        Ok(count @ ..=MOST) => Ok(count),
-        _ if is_number => Err("wanted: at most 1000000000000"),
-        _ => Err(NO_NUMBER),
-    }
+fn count_or_none(text: &str) -> Result<u64, String> {
+    counted(text, 0, "wanted: a whole number")
 }
 
-/// Of what is counted: no process comes to more.
-const MOST: u64 = 1_000_000_000_000;
-const NO_NUMBER: &str = "wanted: a whole number";
+fn counted(text: &str, least: u64, wanted: &str) -> Result<u64, String> {
+    let count = text.parse::<u64>();
+    let is_too_large = match &count {
+        Ok(count) => *count > MOST,
+        Err(error) => *error.kind() == IntErrorKind::PosOverflow,
+    };
+    match count {
+        _ if is_too_large => Err(format!("wanted: at most {MOST}")),
+        Ok(count) if count >= least => Ok(count),
+        _ => Err(wanted.to_owned()),
+    }
+}
