@@ -22,14 +22,19 @@ from .throughput import Block
 NAME = "attach"
 TIMES, STEPS = 20, 50
 ROUNDS, BLOCK_SECONDS, LONG_SECONDS = 40, 0.06, 0.5
+# How long a loop goes on between two looks at its speed, for what that changes by itself.
+CONTROL_SECONDS = 6
 # Steps a second after the last detach, of those before the first attach.
 AFTERWARDS = 0.995
 TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
          f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, the median of {ROUNDS} "
-         f"blocks' ratios (an engine's: of spans of steps, its process on cores of its own) and its 95 % interval; {AFTERWARDS} is wanted.")
-ENGINE_ROUNDS = 150
-# How long an engine's steps are looked at before the first attach, and after the last detach.
+         f"blocks' ratios (an engine's: of spans of steps, its process on cores of its own) and its 95 % interval; {AFTERWARDS} is wanted. What "
+         "changes by itself meanwhile is shown beside it.")
+ENGINE_ROUNDS = 300
+# How long an engine's steps are looked at before the first attach, after its detach, and after the last one.
 ENGINE_SECONDS = 8
+# Steps of an engine whose median counts as one, and how many such are the fewest that say something.
+SPAN, FEWEST_SPANS = 40, 5
 # Options of the first attach that have the library enter Python.
 PYTHON = ("--gc", "--gil", "--stacks")
 # Namespaces of a container's, in which the program is the first process.
@@ -96,9 +101,9 @@ def judge_speed(before, after):
     return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {statistics.median(before):.0f} steps/s", ok
 
 
-def attached(command, rule, more=()):
-    """(what the first attach said, the longest that one took); `more`: options of the first one."""
-    found = [command.attach_and_detach(number, rule, more) for number in range(TIMES)]
+def attached(command, rule, more=(), numbers=range(TIMES)):
+    """(what the first attach said, the longest that one took) of those of these numbers; `more`: options of number 0."""
+    found = [command.attach_and_detach(number, rule, more) for number in numbers]
     return found[0][0], max(took for _, took in found)
 
 
@@ -159,11 +164,13 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
         try:
             block.wait_until_ready()
             block.run(1)
-            before = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
+            long_before = speeds_of(block)
+            block.run(CONTROL_SECONDS)
+            before = speeds_of(block)
             pid = first_child(block.process.pid) if before_it else block.process.pid
             with going_on(block):
                 first, longest = attached(Command(bench, pid, folder), rule, more)
-            after = [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
+            after = speeds_of(block)
         finally:
             block.end()
     with open(f"{folder}/said", errors="replace") as said:
@@ -174,8 +181,13 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
         wrong = unlike_python(process)
         report.check(f"{name}: seen in it", wrong or f"{process['stacks']['counts']['samples']} samples of stacks, {process['gil_handoffs']} handoffs of "
                      f"the GIL, {sum(one['count'] for one in process['gc'])} collections", wrong is None)
+    report.check(f"{name}: steps, {CONTROL_SECONDS} s without attaching between", judge_speed(long_before, before)[0], None)
     report.check(f"{name}: steps", *judge_speed(before, after))
     return shutil.rmtree(folder)
+
+
+def speeds_of(block):
+    return [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
 
 
 def check_whole(bench, report, name, program, steps, rule, round_of=None):
@@ -252,12 +264,11 @@ def check_engine(bench, report, own, run):
         pid = steps_by(truth)
         on_cores_of_its_own(pid, driver.pid)
         time.sleep(1)
-        started = time.monotonic_ns()
-        time.sleep(ENGINE_SECONDS)
-        begun = time.monotonic_ns()
-        first, longest = attached(Command(bench, driver.pid, folder, "--engine"), "auto")
-        ended = time.monotonic_ns()
-        time.sleep(ENGINE_SECONDS)
+        command, quiet = Command(bench, driver.pid, folder, "--engine"), [quiet_span()]
+        first, longest = attached(command, "auto", numbers=range(1))
+        quiet.append(quiet_span())
+        longest = max(longest, attached(command, "auto", numbers=range(1, TIMES))[1])
+        quiet.append(quiet_span())
         alive = driver.poll() is None and os.path.exists(f"/proc/{pid}")
     except Exception:
         report.after += ["", what, "```", open(f"{folder}/out").read()[-2000:], open(f"{folder}/log").read()[-3000:] if os.path.exists(f"{folder}/log") else "", "```"]
@@ -280,14 +291,15 @@ def check_engine(bench, report, own, run):
     report.after += ["", f"{what}: the first attach", "```", first[-3000:], "```"]
     report.check(what, f"{got}; by {process['rule']} ({process['rule_why']}); {'the server goes on' if alive else 'THE SERVER HAS ENDED'}", ok and alive and f"{pid}: attached" in first)
     report.check(f"{what}: outputs", f"{steady} of {len(outputs[0])} requests have the same output in all {len(outputs)} rounds, before, meanwhile and after", None)
-    commonest = statistics.mode(row[2:5] for row in rows)
-    alike = [(row[0], later[0] - row[0]) for row, later in zip(rows, rows[1:]) if row[2:5] == later[2:5] == commonest]
-    before = [1e9 / ns for at, ns in alike if started < at < begun]
-    after = [1e9 / ns for at, ns in alike if at > ended]
-    if len(before) > 200 and len(after) > 200:
-        report.check(f"{what}: steps", *judge_speed(of_spans(before), of_spans(after)))
-    else:
-        report.check(f"{what}: steps", f"{len(before)} steps before and {len(after)} after are too few", None)
+    before, *after = (of_spans(rates_in(rows, *span)) for span in quiet)
+    half = len(before) // 2
+    for when, one, later in (("first half, second half of those before", before[:half], before[half:]),
+                             ("behind the first detach", before, after[0]), ("behind the last", before, after[1])):
+        if min(len(one), len(later)) < FEWEST_SPANS:
+            report.check(f"{what}: steps, {when}", f"{len(one)} and {len(later)} spans of {SPAN} steps are too few", None)
+        else:
+            said, good = judge_speed(one, later)
+            report.check(f"{what}: steps, {when}", said, good if one is before else None)
     return shutil.rmtree(folder)
 
 
@@ -309,9 +321,23 @@ def with_children(pid):
     return [pid, *(one for child_pid in children(pid) for one in with_children(child_pid))]
 
 
-def of_spans(values, span=40):
-    """Medians of spans of so many."""
-    return [statistics.median(values[at:at + span]) for at in range(0, len(values) - span + 1, span)]
+def quiet_span():
+    """(when it began, when it ended) of a while in which nothing is done to an engine."""
+    began = time.monotonic_ns()
+    time.sleep(ENGINE_SECONDS)
+    return began, time.monotonic_ns()
+
+
+def rates_in(rows, began, ended):
+    """Steps a second, by each step with the commonest batch that has another behind it, of an engine's rows between two moments."""
+    commonest = statistics.mode(row[2:5] for row in rows)
+    return [1e9 / (later[0] - row[0]) for row, later in zip(rows, rows[1:])
+            if began < row[0] and later[0] < ended and row[2:5] == later[2:5] == commonest]
+
+
+def of_spans(values):
+    """Medians of spans of SPAN."""
+    return [statistics.median(values[at:at + SPAN]) for at in range(0, len(values) - SPAN + 1, SPAN)]
 
 
 def table(bench, _cuda, log):

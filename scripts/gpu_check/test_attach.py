@@ -52,6 +52,15 @@ class Judged(unittest.TestCase):
             finally:
                 os.kill(engine, signal.SIGKILL)
 
+    def test_an_engines_steps_are_those_with_the_commonest_batch_within_a_span(self):
+        shapes = [(16, 16, 0)] * 4 + [(16, 80, 64)] + [(16, 16, 0)] * 3
+        rows = [(1000 * at, 0, *shape, -1) for at, shape in enumerate(shapes)]
+        self.assertEqual(attach.rates_in(rows, -1, 10_000), [1e6] * 5)
+        self.assertEqual(attach.rates_in(rows, 0, 7000), [1e6] * 3)
+
+    def test_spans_are_of_whole_ones(self):
+        self.assertEqual(attach.of_spans([1.0] * attach.SPAN + [2.0] * attach.SPAN + [3.0]), [1.0, 2.0])
+
     def test_the_rate_is_that_of_the_median_step(self):
         self.assertEqual(attach.rate([0, 1000, 2000, 9000, 10000]), 1e6)
 
