@@ -26,9 +26,12 @@ from .router_ranks import free_port
 NAME = "engines"
 DRIVERS = os.path.join(ROOT, "scripts", "engines", "drivers")
 MODEL, MODEL_WITH_WEIGHTS, MODEL_OF_EXPERTS = "tiny-llama", "tiny-llama-float16", "tiny-moe"
+# Its steps take as long as the GPU does: 21 GB are read in each.
+WIDE_MODEL = "wide-llama"
 # By its layers.
 MODELS_OF = {layers: f"tiny-llama-float16-{layers}" for layers in (4, 8, 32)}
 MODELS = {MODEL: [], MODEL_WITH_WEIGHTS: ["--weights"], MODEL_OF_EXPERTS: ["--moe"],
+          WIDE_MODEL: ["--wide", "--layers", "12"],
           **{name: ["--weights", "--layers", str(layers)] for layers, name in MODELS_OF.items()}}
 # The first is what nsys captures, too; the others show in one process what a step costs inside windows and outside.
 FIRST = (20, 60)
@@ -135,7 +138,8 @@ ENGINES = {
               variables=dict(LONG, VLLM_DISABLE_COMPILE_CACHE=1, GRAPHS="NONE", **more))
           for label, more in (("layers", {}), ("layers, runner V1", dict(VLLM_USE_V2_MODEL_RUNNER=0)))),
         Run("captures", ("vllm_offline.py", MODEL), r"^py:vllm\.v1\.worker\.gpu", looks_at="captures", variables=dict(LONG, ROUNDS=120)),
-        Run("attach", ("serve.py", "vllm", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
+        Run("attach", ("serve.py", "vllm", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
+            variables=dict(LONG, MORE="--gpu-memory-utilization 0.6 --max-num-seqs 16")),
         # In one process, which ends by itself: the library's last line is about the routers.
         Run("router", ("vllm_offline.py", MODEL_OF_EXPERTS), r"^py:vllm\.v1\.worker\.gpu", looks_at="router",
             variables=dict(ROUTED, VLLM_ENABLE_V1_MULTIPROCESSING=0)))),
@@ -146,7 +150,8 @@ ENGINES = {
         Run("layers", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers", variables=LONG),
         Run(f"layers, {layers.NO_GRAPHS}", ("serve.py", "sglang", MODEL), SGLANG_STEP, is_server=True, looks_at="layers",
             variables=dict(LONG, MORE="--disable-cuda-graph")),
-        Run("attach", ("serve.py", "sglang", MODEL), "^auto$", is_server=True, looks_at="attach", variables=LONG),
+        Run("attach", ("serve.py", "sglang", WIDE_MODEL), "^auto$", is_server=True, looks_at="attach",
+            variables=dict(LONG, MORE="--mem-fraction-static 0.6")),
         Run("router", ("serve.py", "sglang", MODEL_OF_EXPERTS), SGLANG_STEP, is_server=True, looks_at="router",
             variables=dict(ROUTED, TOGETHER=1, MORE="--disable-radix-cache --enable-tokenizer-batch-encode")))),
     "lmdeploy": Engine("lmdeploy", of_cuda_12, (

@@ -30,6 +30,8 @@ GRAPHS_OFF = ("GRAPHS", "MORE")  # variables of a run that say so
 # By how much times may differ from nsys's: 1 is as long.
 APART = 0.02
 SAMPLE = {"sample": 2}
+# A layer's own function, by its mangled or demangled name.
+MARKER = re.compile(r"of_layer(?:ILi|<)(\d+)[E>]")
 # Of models in torch: the least part of the kernels' time that has a module, by the way they run.
 MODELS = ("llama", "mixtral", "gpt_oss")
 # llama.cpp's operations: functions of libggml-cuda by name, few enough to be scopes (its templates of attention are hundreds).
@@ -39,13 +41,14 @@ LLAMA_LEAST = 0.8  # of its kernels' time
 LLAMA_SCOPES = r"sym:^ggml_cuda_op_@ggml|llama,sym:^ggml_cuda_(mul_mat(_id|_q|_vec_q|_vec_f|_f|_cublas)?|cpy|dup|flash_attn_ext|argmax)\(@ggml|llama"
 # As it calls them on an H200 (driver 580).
 DRIVERS_OWN = re.compile(r"mem(cpy|set)\d+_post$")
-# A second eager run shows what two runs differ by. The first word of a way is what the program is given.
-AGAIN = "eager again"
-WAYS = {"eager": 0.99, "graph": 0.99, AGAIN: 0.99, "compiled": 0.95}
+# Launched eagerly, kernels have gaps between them and are quicker than in a graph. Queued they have none; a second such run shows what two
+# runs differ by, and the kernel that keeps the GPU busy has no module. The first word of a way is what the program is given.
+QUEUED, AGAIN = "queued", "queued again"
+WAYS = {"eager": 0.99, "graph": 0.99, QUEUED: 0, AGAIN: 0, "compiled": 0.95}
 GRAPH = {f"model/layers.{layer}": layer + 1 for layer in range(5)}
 TITLE = (f"## {NAME.capitalize()}", "", f"Kernels of {TAKEN} steps by layer: each layer of the graph has another number of kernels. A graph "
-         "that is changed after its capture (*swapped*) is not known, which is what is wanted there. Of models in torch, the part of the kernels' time that has a module, and "
-         "whether each has as many kernels in a CUDA graph as eagerly.")
+         "that is changed after its capture (*swapped*) is not known, which is what is wanted there. Of models in torch, the part of the kernels' time that has a module, "
+         "whether each has as many kernels in a CUDA graph as eagerly, and whether these take as long there.")
 
 
 def judge(mode, process):
@@ -63,6 +66,13 @@ def judge(mode, process):
     return None if unknown == inside else f"{process['layers_unknown']}"
 
 
+def judge_markers(found):
+    """(how many kernels of layers.cu's layers a time line's events have in a layer, how many of these in that which launches them)."""
+    pairs = [(event["args"]["scope"], MARKER.search(event["name"])) for event in found if event.get("cat") == "kernel" and "scope" in event["args"]]
+    layers = [(scope, marker[1]) for scope, marker in pairs if marker]
+    return len(layers), sum(scope.endswith(f"/layers.{layer}") for scope, layer in layers)
+
+
 def check(bench, report, mode, program):
     trace = os.path.join(bench.folder, f"layers-{mode}.tllmprof")
     plain = child.run([program, mode, str(STEPS)], bench.variables())
@@ -75,8 +85,9 @@ def check(bench, report, mode, program):
     if read.status != 0:
         return report.check(mode, read.why(), False)
     wrong = judge(mode, json.loads(read.out)["processes"][0])
-    return report.check(mode, f"{wrong or 'as launched'}; {ended.out.strip()} captured, {plain.out.strip()} without the library",
-                        wrong is None)
+    markers, right = judge_markers(events(bench.command, trace))
+    return report.check(mode, f"{wrong or 'as launched'}; {right} of {markers} kernels that one layer alone launches are in it; {ended.out.strip()} captured, "
+                        f"{plain.out.strip()} without the library", wrong is None and right == markers and (markers > 0 or mode == "swapped"))
 
 
 def in_modules(process, within=""):
@@ -148,6 +159,15 @@ def judge_times(ours, theirs):
             abs(middle - 1) <= APART and abs(longer - nsys_longer) <= APART)
 
 
+def judge_spread(times):
+    """(in words, whether modules take as long in a graph as in a run without one whose kernels follow one another likewise, within what two such
+    runs differ by), of {way: {scope: ns}}."""
+    _, least, most = compared(times[QUEUED], times[AGAIN])
+    middle = compared(times[QUEUED], times["graph"])[0]
+    return (f"a module in the graph takes {spread(times[QUEUED], times['graph'])} of its time in a run without one that is queued; in a second such run "
+            f"{spread(times[QUEUED], times[AGAIN])}; of its time eagerly {spread(times['eager'], times['graph'])}", least <= middle <= most)
+
+
 def single(name):
     """The modules that a kernel's scope names: several, where it was fused of them."""
     fused = re.fullmatch(r"(.*)\((.*)\)", name)
@@ -185,10 +205,8 @@ def check_model(bench, report, kind):
         eager, graph = (kernels_in_modules(lines[way]) for way in ("eager", "graph"))
         wrong = unlike(eager, graph)
         report.check(f"{kind}, graph as eagerly", wrong or f"{sum(graph.values()) / TAKEN:g} kernels of the same names in the same modules", wrong is None)
-        if AGAIN in found:
-            times = {way: times_in_modules(lines[way]) for way in ("eager", AGAIN, "graph")}
-            report.check(f"{kind}, times", f"a module in the graph takes {spread(times['eager'], times['graph'])} of its time eagerly; in a second eager run "
-                         f"{spread(times['eager'], times[AGAIN])}", None)
+        if QUEUED in found and AGAIN in found:
+            report.check(f"{kind}, times", *judge_spread({way: times_in_modules(lines[way]) for way in ("eager", QUEUED, AGAIN, "graph")}))
     if "eager" in found and "compiled" in found:
         wrong = unlike_eager(found["eager"], found["compiled"])
         report.check(f"{kind}, compiled as eagerly", wrong or f"{len(found['compiled'])} scopes of the same modules", wrong is None)

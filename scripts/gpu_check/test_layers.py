@@ -21,6 +21,22 @@ class Layers(unittest.TestCase):
         self.assertIn("not {", layers.judge("chain", process(right | {"model/layers.2": 4, "model/layers.3": 3})))
         self.assertIsNotNone(layers.judge("chain", process(right, 5)))
 
+    def test_a_layers_own_kernels_are_in_it(self):
+        def kernel(name, **scope):
+            return dict(cat="kernel", name=name, args=scope)
+
+        right = [kernel("_Z8of_layerILi3EEvPj", scope="model/layers.3"), kernel("void of_layer<0>(unsigned int*)", scope="child/layers.0"),
+                 kernel("_Z9of_samplePj", scope="sample"), kernel("_Z8of_layerILi1EEvPj"), dict(cat="iteration", name="1", args={})]
+        self.assertEqual(layers.judge_markers(right), (2, 2))
+        self.assertEqual(layers.judge_markers([*right, kernel("_Z8of_layerILi2EEvPj", scope="model/layers.12")]), (3, 2))
+
+    def test_times_in_a_graph_are_within_what_two_runs_differ_by(self):
+        queued = {f"model/{one}": 1000 for one in range(20)}
+        again = {scope: 1000 + 5 * number for number, scope in enumerate(queued)}
+        for ns, wanted in ((1050, True), (990, False), (1110, False)):
+            times = {"eager": queued, layers.QUEUED: queued, layers.AGAIN: again, "graph": dict.fromkeys(queued, ns)}
+            self.assertEqual(layers.judge_spread(times)[1], wanted)
+
     def test_copies_may_be_kernels_of_the_driver(self):
         between = layers.SAMPLE | layers.GRAPH | {"model": 5}
         self.assertIsNone(layers.judge("copies", process(between)))

@@ -15,6 +15,8 @@ import torch.distributed as dist
 
 LATE_S = 0.005
 TOKENS, CYCLES = 16, 150_000
+# A step of 2 ms: of a much shorter one, what a thread by chance launches later is a good part.
+BETWEEN = 1_000_000
 steps, cause, way = int(sys.argv[1]), *sys.argv[2:4]
 rank = int(os.environ["RANK"])
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
@@ -34,7 +36,7 @@ else:
 
 def work():
     for _ in range(4):
-        torch.cuda._sleep(100_000)
+        torch.cuda._sleep(BETWEEN)
         reduce(x)
 
 

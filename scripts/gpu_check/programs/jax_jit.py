@@ -1,4 +1,7 @@
-"""A jitted step and the read of its result, jax_jit.py STEPS | --blocks."""
+"""A jitted step and the read of its result, jax_jit.py STEPS | --blocks [--decode].
+
+--decode: with weights so large that a step takes the GPU several milliseconds.
+"""
 import sys
 
 import jax
@@ -7,15 +10,19 @@ import jax.numpy as jnp
 import blocks
 from truth import mark
 
-weights = [jax.random.normal(jax.random.PRNGKey(i), (256, 256)) / 16 for i in range(6)]
-table = jax.random.normal(jax.random.PRNGKey(9), (4000, 256))
+WIDTH, TURNS = (8192, 20) if "--decode" in sys.argv else (256, 1)
+weights = [jax.random.normal(jax.random.PRNGKey(i), (WIDTH, WIDTH)) / WIDTH**0.5 for i in range(6)]
+table = jax.random.normal(jax.random.PRNGKey(9), (4000, WIDTH))
 
 
 @jax.jit
 def forward(tokens):
-    x = table[tokens]
-    for weight in weights:
-        x = jax.nn.relu(x @ weight) + x
+    def layers(_, x):
+        for weight in weights:
+            x = jax.nn.relu(x @ weight) + x
+        return x
+
+    x = jax.lax.fori_loop(0, TURNS, layers, table[tokens]) if TURNS > 1 else layers(0, table[tokens])
     return (x @ table.T).argmax(-1)
 
 

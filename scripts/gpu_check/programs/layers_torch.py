@@ -1,7 +1,7 @@
 """The forward pass of a small model, a step at a time: layers_torch.py KIND WAY STEPS.
 
-KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait
-for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture.
+KIND: llama, mixtral or gpt_oss. WAY: eager; queued, eager on a GPU that is kept busy until all is launched, so that kernels follow one another
+as in a graph; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture.
 WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled.
 LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
@@ -16,6 +16,7 @@ import transformers
 
 KIND, WAY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 LENGTH = 64
+BUSY_CYCLES = 60_000_000  # 30 ms
 DEVICE = os.environ.get("LAYERS_DEVICE", "cuda")
 BASE = dict(vocab_size=8192, hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
             pad_token_id=0, bos_token_id=1, eos_token_id=2)
@@ -69,9 +70,11 @@ def main():
     def step():
         return model(input_ids=tokens, use_cache=False, **more).logits
 
-    run = step if WAY == "eager" or DEVICE == "cpu" else captured(step)
+    run = step if WAY in ("eager", "queued") or DEVICE == "cpu" else captured(step)
     done = torch.Event(DEVICE) if DEVICE != "cpu" else None
     for _ in range(STEPS):
+        if WAY == "queued" and DEVICE == "cuda":
+            torch.cuda._sleep(BUSY_CYCLES)
         run()
         if WAY == "late":
             torch.cuda.current_stream().synchronize()
