@@ -305,7 +305,7 @@ pub const ENGINES: &[Engine] = &[
         step: "py:onnxruntime.capi.onnxruntime_inference_collection:Session.run",
         note: "runs of every session count; run_with_iobinding is another function",
         source: "onnxruntime 1.31.1: onnxruntime/capi/onnxruntime_inference_collection.py",
-        tried: "1.30.0, H100, 2026-11-24: 1200 of 1200",
+        tried: "1.30.0, H200, 2026-11-27: 1200 of 1200",
         batch: &[],
     },
     // The API is a table of function pointers behind OrtGetApiBase, the one function exported, and
@@ -316,7 +316,7 @@ pub const ENGINES: &[Engine] = &[
         step: "auto",
         note: "no function of it can be named: the library has no symbols but OrtGetApiBase",
         source: "onnxruntime 1.31.1 (the wheel without CUDA): symbols of libonnxruntime.so.1.31.1",
-        tried: "1.30.0, H100, 2026-11-24: with a binding and as a CUDA graph 1200 of 1200 each",
+        tried: "1.30.0, H200, 2026-11-27: with a binding and as a CUDA graph 1200 of 1200 each",
         batch: &[],
     },
     // transformers: importing generate imports continuous batching too, so both are always seen.
@@ -352,7 +352,7 @@ pub const ENGINES: &[Engine] = &[
         note: "waiting for requests and the warm-up are not counted",
         source: "transformers 5.0.0, 5.10.4, 5.23.0: \
                  transformers/generation/continuous_batching/continuous_api.py",
-        tried: "5.17.0, H100, 2026-11-24: 384 of 384; server 394, 395 until it was killed",
+        tried: "5.17.0, H200, 2026-11-26 and 27: 384 of 384; server 394, 395 until it was killed",
         batch: batch::TRANSFORMERS,
     },
     // In 4.57 the step of the manager runs twice to capture a graph, and its replays pass it by.
