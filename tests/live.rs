@@ -279,13 +279,10 @@ fn an_operator_is_told_why_not() {
     for (option, why) in [
         (
             "--steps x",
-            "'x' for '--steps <N>': wanted: a whole number, at least 1",
+            "--steps \"x\": wanted: a whole number, at least 1",
         ),
-        ("--delay y", "'y' for '--delay <N>': wanted: a whole number"),
-        (
-            "--kernels=z",
-            "'z' for '--kernels[=<N>]': wanted: a whole number",
-        ),
+        ("--delay y", "--delay \"y\": wanted: a whole number"),
+        ("--kernels=z", "--kernels \"z\": wanted: a whole number"),
     ] {
         let err = place.tllmprof(&format!("capture {pid} {option}")).err();
         let first = err.lines().next().unwrap();

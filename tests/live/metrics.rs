@@ -193,8 +193,7 @@ fn a_scrape_has_the_counts_and_the_histogram_of_each_process() {
     served.text();
     drop(silent);
     let unclear = place.tllmprof("serve-metrics --listen 1.2.3");
-    let line =
-        "'1.2.3' for '--listen <ADDRESS:PORT>': wanted: an address of this machine and a port";
+    let line = "--listen \"1.2.3\": wanted: an address of this machine and a port";
     assert!(unclear.err().contains(line), "{}", unclear.err());
     let taken = place.tllmprof(&format!("serve-metrics --listen {}", served.at));
     assert_eq!(taken.status.code(), Some(1));

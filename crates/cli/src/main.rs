@@ -16,6 +16,7 @@ mod live;
 mod manners;
 mod manual;
 mod metrics;
+mod mistyped;
 mod options;
 mod otlp;
 mod output;
@@ -37,8 +38,6 @@ mod which;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use tllmprof_config::printable;
-use tllmprof_config::printable::is_hidden;
 
 use manners::Manners;
 
@@ -104,25 +103,12 @@ enum Verb {
     Manual(manual::Arguments),
 }
 
-/// Ends with what is wrong with the command line, or with the help that was asked for. The former repeats
-/// arguments, which may be anybody's.
-fn refuse(error: &clap::Error) -> ! {
-    let text = error.render().to_string();
-    if text.lines().all(|line| !line.contains(is_hidden)) {
-        error.exit();
-    }
-    for line in text.lines() {
-        eprintln!("{}", printable(line));
-    }
-    std::process::exit(error.exit_code())
-}
-
 fn main() -> ExitCode {
     let command = Arguments::command().color(manners::help_colour(std::env::args_os()));
     let arguments = command
         .try_get_matches()
         .and_then(|matches| Arguments::from_arg_matches(&matches))
-        .unwrap_or_else(|error| refuse(&error));
+        .unwrap_or_else(|error| mistyped::refuse(&error));
     arguments.manners.heed();
     let result = match (arguments.verb, arguments.lib) {
         (Some(verb), false) => perform(&verb),

@@ -5,6 +5,7 @@ mod common;
 mod server;
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
 use common::{Ended, Scratch, finish, on_terminal, plain};
@@ -94,8 +95,6 @@ fn colour_is_for_terminals_unless_it_is_asked_for() {
         report(&scratch, &[]).env("NO_COLOR", "1")
     )));
     assert!(!has(on_terminal(report(&scratch, &[]).env("TERM", "dumb"))));
-    let bad = finish(&mut report(&scratch, &["--color", "red"]));
-    assert_eq!(bad.code(), Some(2), "{bad:?}");
 }
 
 #[test]
@@ -188,4 +187,89 @@ fn quiet_and_verbose_set_the_librarys_log_level() {
         "-q -v\n",
         "the program's own options"
     );
+}
+
+#[test]
+fn what_is_wrong_with_a_command_line_is_one_line() {
+    let scratch = Scratch::new();
+    for (line, why) in [
+        (
+            "--bogus",
+            "--bogus: tllmprof has no such option (tllmprof --help lists the options)",
+        ),
+        (
+            "run --windw 5 -- ls",
+            "--windw: tllmprof run has no such option (did you mean --window?)",
+        ),
+        (
+            "--window 5 run ls",
+            "--window: tllmprof has no such option (did you mean run --window?)",
+        ),
+        (
+            "detach -5",
+            "-5: tllmprof detach has no such option (tllmprof detach --help lists the options)",
+        ),
+        (
+            "repot a.tllmprof",
+            "repot: there is no such command (did you mean export or report?)",
+        ),
+        (
+            "a.tllmprof",
+            "a.tllmprof: there is no such command (tllmprof --help lists the commands)",
+        ),
+        (
+            "run",
+            "run: COMMAND is missing (wanted: tllmprof run <COMMAND>...)",
+        ),
+        (
+            "export",
+            "export: --to and --output are missing (wanted: tllmprof export --to <FORMAT> --output <OUT> [FILE]...)",
+        ),
+        (
+            "compare a b c",
+            "c: one argument too many (wanted: tllmprof compare [OPTIONS] <BASE> <OTHER>)",
+        ),
+        (
+            "capture --steps",
+            "--steps: its value is missing (wanted: --steps <N>)",
+        ),
+        (
+            "capture --steps 0",
+            "--steps \"0\": wanted: a whole number, at least 1",
+        ),
+        ("attach x", "PID \"x\": wanted: the number of a process"),
+        ("detach x", "PID \"x\": wanted: the number of a process"),
+        (
+            "report --color red",
+            "--color \"red\": wanted: auto, always, never",
+        ),
+        (
+            "completions tcsh",
+            "SHELL \"tcsh\": wanted: bash, elvish, fish, powershell, zsh; did you mean zsh?",
+        ),
+        ("report --json=5", "--json \"5\": the option takes no value"),
+        ("report --json --json", "--json is given twice"),
+        ("report -q -v", "--quiet: it cannot be used with --verbose"),
+        (
+            "run --trace x --no-trace ls",
+            "--trace: it cannot be used with --no-trace",
+        ),
+        (
+            "report --schema a",
+            "--schema: it cannot be used with other arguments",
+        ),
+        (
+            "--\u{1b}[31m\n",
+            "--\\u{1b}[31m\\n: tllmprof has no such option (tllmprof --help lists the options)",
+        ),
+    ] {
+        let words: Vec<_> = line.split(' ').collect();
+        let ended = finish(&mut tllmprof(&scratch, &words));
+        assert_eq!((ended.code(), &*ended.stdout), (Some(2), ""), "{line}");
+        assert_eq!(ended.stderr, format!("tllmprof: {why}\n"), "{line}");
+    }
+    let bytes = std::ffi::OsStr::from_bytes(b"\xff");
+    let ended = finish(tllmprof(&scratch, &["attach"]).arg(bytes));
+    let why = "tllmprof: \"\\xff\": it is not UTF-8 (wanted: plain text)\n";
+    assert_eq!((ended.code(), &*ended.stderr), (Some(2), why));
 }

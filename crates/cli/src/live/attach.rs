@@ -18,7 +18,7 @@ use tllmprof_report::{Report, Time};
 
 use super::capture::{self, Windows};
 use super::sockets::{self, Process};
-use super::{count, each, engine, inside};
+use super::{count, each, engine, inside, pid};
 use crate::failure::usage;
 use crate::{doctor, library, manners, output};
 
@@ -43,7 +43,7 @@ permit ptrace (kernel.yama.ptrace_scope). docs/attach.md says what is seen of a 
   tllmprof detach 4711")]
 pub struct Arguments {
     /// The processes; with --engine, those that started the engine
-    #[arg(value_name = "PID", required_unless_present = "engine")]
+    #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
     /// Find the processes that drive the GPUs: here, or among PID and its descendants
     #[arg(long)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use tllmprof_control::{Event, Phase, Request};
 
-use super::{each, engine, missing, sockets, stop};
+use super::{each, engine, missing, pid, sockets, stop};
 use crate::output;
 
 /// How long a process may take to answer.
@@ -15,7 +15,7 @@ const ANSWERING: Duration = Duration::from_secs(10);
 #[derive(clap::Args)]
 pub struct Arguments {
     /// The processes; with --engine, those that started the engine
-    #[arg(value_name = "PID", required_unless_present = "engine")]
+    #[arg(value_name = "PID", required_unless_present = "engine", value_parser = pid)]
     processes: Vec<u32>,
     /// All processes of the only engine here that have the library, or those among PID and its descendants
     #[arg(long)]

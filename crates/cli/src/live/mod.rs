@@ -65,3 +65,8 @@ fn counted(text: &str, least: u64, wanted: &str) -> Result<u64, String> {
         _ => Err(wanted.to_owned()),
     }
 }
+
+/// A process, by its number.
+fn pid(text: &str) -> Result<u32, &'static str> {
+    text.parse().map_err(|_| "wanted: the number of a process")
+}
