@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Problem, shown};
+use crate::error::Problem;
 use crate::flag;
 
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -25,7 +25,7 @@ impl Control {
             Some(false) => Ok(Self::Off),
             None if Path::new(text).is_absolute() => Ok(Self::Folder(text.into())),
             None => Err(Problem::new(
-                format!("{:?} is neither on, off nor an absolute path", shown(text)),
+                "it is neither on, off nor an absolute path",
                 "1, 0, or the path of a folder",
             )),
         }
@@ -47,8 +47,7 @@ mod tests {
         assert_eq!(parse("off"), Ok(Control::Off));
         assert_eq!(parse("/a b"), Ok(Control::Folder("/a b".into())));
         for wrong in ["2", "folder", "./folder"] {
-            let problem = parse(wrong).unwrap_err().problem;
-            assert!(problem.contains(wrong), "{problem}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
         assert!(!Control::Off.is_on() && Control::On.is_on());
     }

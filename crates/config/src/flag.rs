@@ -1,6 +1,6 @@
 //! On and off.
 
-use crate::error::{Problem, quoted};
+use crate::error::Problem;
 
 /// The value of a flag, or nothing where the text is no flag.
 pub(crate) fn recognised(text: &str) -> Option<bool> {
@@ -22,7 +22,7 @@ pub(crate) fn recognised(text: &str) -> Option<bool> {
 pub fn parse(text: &str) -> Result<bool, Problem> {
     recognised(text).ok_or_else(|| {
         Problem::new(
-            format!("{} is neither on nor off", quoted(text.trim())),
+            "it is neither on nor off",
             "1, true, yes or on; 0, false, no or off",
         )
     })

@@ -1,6 +1,6 @@
 //! In which iterations GPU times are taken.
 
-use crate::error::{Problem, quoted};
+use crate::error::Problem;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GpuTimes {
@@ -21,10 +21,7 @@ impl GpuTimes {
             "0" | "off" => Ok(Self::Off),
             "auto" => Ok(Self::Auto),
             "1" | "all" => Ok(Self::All),
-            _ => Err(Problem::new(
-                format!("{} is none of them", quoted(text)),
-                "auto, all or off",
-            )),
+            _ => Err(Problem::new("there is no such choice", "auto, all or off")),
         }
     }
 }

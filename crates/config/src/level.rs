@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Problem, quoted};
+use crate::error::Problem;
 
 /// Each level logs what the levels before it log, and more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -41,10 +41,7 @@ impl Level {
             .into_iter()
             .find(|level| text.eq_ignore_ascii_case(level.name()))
             .ok_or_else(|| {
-                Problem::new(
-                    format!("there is no level {}", quoted(text)),
-                    "off, error, warn, info or debug",
-                )
+                Problem::new("there is no such level", "off, error, warn, info or debug")
             })
     }
 }

@@ -1,6 +1,6 @@
 //! Whether MoE routers are replaced by balanced ones.
 
-use crate::error::{Problem, quoted};
+use crate::error::Problem;
 use crate::flag;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +21,7 @@ impl PerfectRouter {
             Some(false) => Ok(Self::Off),
             None if text.eq_ignore_ascii_case("window") => Ok(Self::Window),
             None => Err(Problem::new(
-                format!("{} is neither on, off nor window", quoted(text)),
+                "it is neither on, off nor window",
                 "1, 0 or window",
             )),
         }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::error::{Problem, quoted};
+use crate::error::Problem;
 use crate::number;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,8 +23,7 @@ impl Warmup {
             return Ok(Self::Capture);
         }
         if text.starts_with(|c: char| c.is_alphabetic()) {
-            let problem = format!("{} is neither a number nor capture", quoted(text));
-            return Err(Problem::new(problem, WANTED));
+            return Err(Problem::new("it is neither a number nor capture", WANTED));
         }
         number::parse(text, WANTED).map(Self::Iterations)
     }

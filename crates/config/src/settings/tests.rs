@@ -449,7 +449,10 @@ fn a_process_that_listens_has_a_record_on_demand_unless_another_or_none_is_named
     assert_eq!(trace(&[control("1"), named]), Some(("x".to_owned(), false)));
     assert_eq!(trace(&[control("1"), ("TLLMPROF_TRACE", "")]), None);
     let bad = from(&[control("here")]).unwrap_err();
-    assert_eq!(bad.name, "TLLMPROF_CONTROL");
+    assert_eq!(
+        bad.to_string(),
+        "TLLMPROF_CONTROL=\"here\": it is neither on, off nor an absolute path (wanted: 1, 0, or the path of a folder)"
+    );
 }
 
 #[test]
