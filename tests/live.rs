@@ -276,6 +276,7 @@ fn an_operator_is_told_why_not() {
     refused(&format!("capture {pid} --gc"), "TLLM_PROFILE_RECORD_GC=1");
     refused(&format!("capture {pid} --kernels"), "TLLMPROF_KERNELS=1");
     refused(&format!("capture {pid} --where requests"), "--where");
+    fs::write(place.path("file"), "").unwrap();
     for (option, why) in [
         (
             "--steps x",
@@ -283,21 +284,12 @@ fn an_operator_is_told_why_not() {
         ),
         ("--delay y", "--delay \"y\": wanted: a whole number"),
         ("--kernels=z", "--kernels \"z\": wanted: a whole number"),
-    ] {
-        let err = place.tllmprof(&format!("capture {pid} {option}")).err();
-        let first = err.lines().next().unwrap();
-        assert!(first.ends_with(why), "{option}: {err}");
-    }
-    fs::write(place.path("file"), "").unwrap();
-    for (option, why) in [
         (
             "-o file",
             "-o file: that is a file (wanted: a folder for the copies of the records)",
         ),
-        (
-            "-o file/in",
-            "-o file/in: the folder cannot be made: file is a file",
-        ),
+        ("-o file/in", "-o file/in: there is no folder file"),
+        ("-o no/such", "-o no/such: there is no folder no"),
         (
             "-o /proc/x",
             "-o /proc/x: the folder cannot be made: the file system at /proc permits none",
@@ -305,6 +297,8 @@ fn an_operator_is_told_why_not() {
     ] {
         refused(&format!("capture {pid} {option}"), why);
     }
+    refused("capture 4000000000 -o copies", "no such process");
+    assert!(!place.path("copies").exists() && !place.path("no").exists());
     refused(
         &format!("capture {pid} --where phase=decode"),
         "begins before its batch is known",

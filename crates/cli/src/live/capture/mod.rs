@@ -101,7 +101,7 @@ pub struct Wanted {
     /// Give up when no iteration has begun for this long
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     wait: Duration,
-    /// Copy the records here, one for each process and capture
+    /// Copy the records into this folder, which is made if it is missing: one for each process and capture
     #[arg(short = 'o', long = "output", value_name = "DIR")]
     output: Option<PathBuf>,
 }
@@ -125,9 +125,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     {
         return Err(usage(format_args!("--where {text:?}: {problem}")));
     }
-    if let Some(path) = &arguments.wanted.output {
-        folder(path)?;
-    }
+    let _made = arguments.wanted.output.as_deref().map(folder).transpose()?;
     let page = match &arguments.html {
         Some(out) => {
             let target = Output::new(out, arguments.force);
@@ -175,31 +173,42 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// Makes the folder of `-o`, before anything is captured.
-fn folder(path: &Path) -> Result<()> {
-    let Err(error) = fs::create_dir_all(path) else {
-        return Ok(());
+/// The folder of `-o`, where this command made it: it goes again if nothing is in it by the end.
+struct Made<'a>(&'a Path);
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(self.0);
+    }
+}
+
+/// Makes the folder of `-o`, before anything is captured, but none that it would be in: its name may be mistyped.
+fn folder(path: &Path) -> Result<Option<Made<'_>>> {
+    let error = match fs::create_dir(path) {
+        Ok(()) => return Ok(Some(Made(path))),
+        Err(_) if path.is_dir() => return Ok(None),
+        Err(error) => error,
     };
     let shown = path.display();
-    // The nearest part of the path that is there.
-    let there = path.ancestors().find(|part| part.exists());
-    match there {
-        Some(there) if there == path => Err(usage(format_args!(
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let parent = parent.unwrap_or(Path::new("."));
+    let there = parent.display();
+    Err(if path.exists() {
+        usage(format_args!(
             "-o {shown}: that is a file (wanted: a folder for the copies of the records)"
-        ))),
-        Some(there) if !there.is_dir() => Err(usage(format_args!(
-            "-o {shown}: the folder cannot be made: {} is a file",
-            there.display()
-        ))),
-        Some(there) if error.kind() == io::ErrorKind::NotFound => Err(usage(format_args!(
-            "-o {shown}: the folder cannot be made: the file system at {} permits none",
-            there.display()
-        ))),
-        _ => Err(usage(format_args!(
+        ))
+    } else if !parent.is_dir() {
+        usage(format_args!("-o {shown}: there is no folder {there}"))
+    } else if error.kind() == io::ErrorKind::NotFound {
+        usage(format_args!(
+            "-o {shown}: the folder cannot be made: the file system at {there} permits none"
+        ))
+    } else {
+        usage(format_args!(
             "-o {shown}: the folder cannot be made: {}",
             worded(&error.to_string())
-        ))),
-    }
+        ))
+    })
 }
 
 /// Captures once and reports; whether all windows were captured whole and could be read.
