@@ -381,13 +381,13 @@ fn the_output_and_the_status_are_as_without() {
 #[test]
 fn a_rule_that_takes_a_start_is_refused_before_anything_is_done() {
     for (arguments, why) in [
-        ("attach 1 --step py:a", "TLLMPROF_STEP"),
-        ("attach 1 --stacks=5000", "TLLMPROF_STACKS"),
+        ("attach 1 --step py:a", "--step \"py:a\": "),
+        ("attach 1 --stacks=5000", "--stacks \"5000\": "),
         (
             "attach 1 --step nvtx:a",
             "from the start of a process alone",
         ),
-        ("attach 1 --step sym:(", "TLLMPROF_STEP"),
+        ("attach 1 --step sym:(", "--step \"sym:(\": "),
         ("attach 1 --steps 0", "at least 1"),
     ] {
         let mut command = common::command(tllmprof());

@@ -273,3 +273,19 @@ fn what_is_wrong_with_a_command_line_is_one_line() {
     let why = "tllmprof: \"\\xff\": it is not UTF-8 (wanted: plain text)\n";
     assert_eq!((ended.code(), &*ended.stderr), (Some(2), why));
 }
+
+#[test]
+fn attach_names_the_option_that_was_typed() {
+    let scratch = Scratch::new();
+    for (option, value, why) in [
+        ("--step", "foo", "\"foo\" is not a call that is counted ("),
+        ("--stacks", "x", "\"x\" is not a number ("),
+        ("--trace", "a/%z", "%z means nothing ("),
+    ] {
+        let ended = finish(tllmprof(&scratch, &["attach", "1"]).arg(format!("{option}={value}")));
+        assert_eq!(ended.code(), Some(2), "{ended:?}");
+        let begins = format!("tllmprof: {option} \"{value}\": {why}wanted: ");
+        assert!(ended.stderr.starts_with(&begins), "{ended:?}");
+        assert_eq!(ended.stderr.lines().count(), 1, "{ended:?}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use tllmprof_attach::{Attached, Hooked, Library, Turn};
 use tllmprof_config::Settings;
+use tllmprof_config::error::{BadValue, shown};
 use tllmprof_control::{Event, Phase, Request};
 use tllmprof_report::{Report, Time};
 
@@ -202,7 +203,33 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     };
     match Settings::from_env(get) {
         Ok(_) => Ok(variables),
-        Err(bad) => Err(usage(bad)),
+        Err(bad) => Err(usage(in_option(arguments, &bad))),
+    }
+}
+
+/// What is wrong with a variable, as it is said of the option that was typed for it.
+fn in_option(arguments: &Arguments, bad: &BadValue) -> String {
+    let options = [
+        (
+            "TLLMPROF_STEP",
+            "--step",
+            arguments.step.as_ref().map(OsStr::new),
+        ),
+        (
+            "TLLMPROF_STACKS",
+            "--stacks",
+            arguments.stacks.as_ref().map(OsStr::new),
+        ),
+        (
+            "TLLMPROF_TRACE",
+            "--trace",
+            arguments.trace.as_ref().map(|trace| trace.as_os_str()),
+        ),
+    ];
+    let of = options.into_iter().find(|(name, ..)| *name == bad.name);
+    match of {
+        Some((_, option, Some(typed))) => format!("{option} \"{}\": {}", shown(typed), bad.why()),
+        _ => bad.to_string(),
     }
 }
 
