@@ -1,6 +1,7 @@
 //! The processes that files hold.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -120,11 +121,8 @@ pub fn of_run(path: &Path) -> Result<Vec<PathBuf>> {
         let is_one =
             begins.starts_with(&tllmprof_record::MAGIC) || begins.starts_with(tllmprof_nsys::MAGIC);
         // One that is called so and cannot be read is named when it is tried.
-        if is_one
-            || file
-                .extension()
-                .is_some_and(|extension| extension == "tllmprof")
-        {
+        let is_called_so = |extension: &OsStr| extension == "tllmprof" || extension == "sqlite";
+        if is_one || file.extension().is_some_and(is_called_so) {
             files.push(file);
         }
     }
@@ -197,7 +195,9 @@ pub fn exported(
 /// # Errors
 /// Where it cannot be read.
 pub fn is_of_nsys(file: &Path) -> io::Result<bool> {
-    Ok(!file.is_dir() && tllmprof_nsys::is_of_nsys(file, &beginning(file)?))
+    let begins = beginning(file)?;
+    let is_record = begins.starts_with(&tllmprof_record::MAGIC);
+    Ok(!file.is_dir() && !is_record && tllmprof_nsys::is_of_nsys(file, &begins))
 }
 
 /// What is being done, for the progress line.

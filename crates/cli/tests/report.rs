@@ -398,3 +398,27 @@ fn a_copy_of_a_record_is_named_and_left_out() {
     let json: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(json["processes"].as_array().unwrap().len(), 1);
 }
+
+#[test]
+fn what_is_called_an_export_in_a_folder_is_named_where_it_cannot_be_read() {
+    let scratch = Scratch::new();
+    record(&scratch, 0);
+    let text = "tllmprof: ./a.sqlite: file is not a database\n";
+    let none = "tllmprof: ./b.sqlite: no iterations of tllmprof are in it: ";
+    let broken = "tllmprof: ./c.sqlite: ";
+    scratch.write("a.sqlite", "text of several lines\nand no database");
+    Export::new(&scratch.path("b.sqlite"), Schema::Full).finish();
+    scratch.write("c.sqlite", "SQLite format 3\0 and its pages");
+    std::fs::copy(scratch.path("rank-0.tllmprof"), scratch.path("d.sqlite")).unwrap();
+    let ended = report(&scratch, &["."]);
+    assert_eq!(ended.code(), Some(1), "{ended:?}");
+    let said: Vec<_> = ended.stderr.split_inclusive('\n').collect();
+    assert!(
+        matches!(said[..], [a, b, c, d] if a == text
+            && b.starts_with(none)
+            && c.starts_with(broken)
+            && d.contains("a copy of ./d.sqlite")),
+        "{said:?}"
+    );
+    assert!(ended.stdout.contains("rank 0"), "{}", ended.stdout);
+}

@@ -40,10 +40,13 @@ pub const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Extensions of nsys's own reports.
 const REPORTS: [&str; 2] = ["nsys-rep", "qdrep"];
 
-/// Whether a file that begins so, and is called so, is nsys's: an export, or a report that is none yet.
+/// Whether a file that begins so, or is called so, is nsys's: an export, or a report that is none yet.
 #[must_use]
 pub fn is_of_nsys(path: &Path, beginning: &[u8]) -> bool {
-    beginning.starts_with(MAGIC) || is_report(path)
+    let is_called_so = path
+        .extension()
+        .is_some_and(|extension| extension == "sqlite");
+    beginning.starts_with(MAGIC) || is_called_so || is_report(path)
 }
 
 fn is_report(path: &Path) -> bool {
