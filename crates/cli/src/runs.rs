@@ -127,39 +127,50 @@ fn command(run: &[Process]) -> &str {
     programs.next().map_or("", |first| &first.facts.command)
 }
 
-/// Records, each once: a copy of one is named and left out.
+/// Records, each once: copies are left out, and named in one line for each record that they are of.
 pub fn without_copies<T>(records: Vec<T>, process: impl Fn(&T) -> &Process) -> Vec<T> {
-    let mut known = HashMap::<_, PathBuf>::new();
+    let mut known = HashMap::new();
+    // Each record's file, and its copies'.
+    let mut files: Vec<(PathBuf, Vec<PathBuf>)> = Vec::new();
     let mut kept = Vec::new();
     for record in records {
         let process = process(&record);
         let facts = &process.facts;
-        let start = process
-            .windows
-            .first()
-            .and_then(|window| window.iterations.first());
-        let key = start.map(|start| {
-            (
-                facts.boot.clone(),
-                facts.host.clone(),
-                process.pid,
-                start.n,
-                start.start,
-            )
-        });
-        let file = process.file.clone();
-        match key {
-            Some(key) if !key.0.is_empty() => match known.get(&key) {
-                Some(first) => {
-                    let (file, first) = (file.display(), Path::display(first));
-                    output::say(format_args!("{file}: a copy of {first}; it is left out"));
+        let first = process.windows.first();
+        if let Some(start) = first.and_then(|window| window.iterations.first())
+            && !facts.boot.is_empty()
+        {
+            let (boot, host) = (facts.boot.clone(), facts.host.clone());
+            let key = (boot, host, process.pid, start.n, start.start);
+            let file = process.file.clone();
+            match known.get(&key) {
+                Some(place) => {
+                    let (_, copies): &mut (_, Vec<_>) = &mut files[*place];
+                    copies.push(file);
                     continue;
                 }
-                None => drop(known.insert(key, file)),
-            },
-            _ => (),
+                None => {
+                    known.insert(key, files.len());
+                    files.push((file, Vec::new()));
+                }
+            }
         }
         kept.push(record);
+    }
+    for (file, copies) in &files {
+        let file = file.display();
+        match &copies[..] {
+            [] => {}
+            [copy] => output::say(format_args!(
+                "{}: a copy of {file}; it is left out",
+                copy.display()
+            )),
+            [copy, more @ ..] => output::say(format_args!(
+                "{} and {} more: copies of {file}; they are left out",
+                copy.display(),
+                more.len()
+            )),
+        }
     }
     kept
 }

@@ -397,6 +397,16 @@ fn a_copy_of_a_record_is_named_and_left_out() {
     assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), why));
     let json: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(json["processes"].as_array().unwrap().len(), 1);
+    let other = record(&scratch, 1);
+    std::fs::copy(other, scratch.path("y.tllmprof")).unwrap();
+    for n in 0..20 {
+        let copy = scratch.path(&format!("z{n:02}.tllmprof"));
+        std::fs::copy(scratch.path("z.tllmprof"), copy).unwrap();
+    }
+    let ended = report(&scratch, &["--json", "."]);
+    let why = "tllmprof: ./z.tllmprof and 20 more: copies of ./rank-0.tllmprof; they are left out\n\
+               tllmprof: ./y.tllmprof: a copy of ./rank-1.tllmprof; it is left out\n";
+    assert_eq!((ended.code(), ended.stderr.as_str()), (Some(0), why));
 }
 
 #[test]
