@@ -20,10 +20,13 @@ use tllmprof_platform::system::thread_name;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_platform::{lifecycle, resolve};
 use tllmprof_python::{self as python, Progress};
-use tllmprof_session::activity;
+use tllmprof_session::{activity, live};
 
 /// The name of the thread, as the command sets it.
 const THREAD: &CStr = c"tllmprof-attach";
+
+/// What the command gives in place of variables where the library is to be detached and no socket of it is there.
+const DETACH: &[u8] = b"detach";
 
 /// What the command is answered.
 const STARTED: c_int = 0;
@@ -33,6 +36,7 @@ const AGAIN: c_int = 3;
 const FAILED: c_int = 4;
 const PYTHON_WAITS: c_int = 5;
 const NO_PYTHON: c_int = 6;
+const STARTED_AGAIN: c_int = 7;
 
 /// After which time slots are looked at again that the loader was filling when they were led elsewhere.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -82,10 +86,16 @@ unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
 }
 
 fn start(variables: &[Vec<u8>]) -> c_int {
+    let is_to_go = variables == [DETACH];
     if IS_ATTACHED.load(Ordering::Acquire) {
-        return AGAIN;
+        let (done, answer) = match (is_to_go, live::is_detached()) {
+            (true, false) => (live::detach(), STARTED),
+            (false, true) => (live::attach(), STARTED_AGAIN),
+            _ => return AGAIN,
+        };
+        return done.map_or(FAILED, |()| answer);
     }
-    if !resolve::is_late() || activity::is_active() {
+    if is_to_go || !resolve::is_late() || activity::is_active() {
         return PRELOADED;
     }
     let get = |name: &str| -> Option<OsString> {

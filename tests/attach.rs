@@ -216,6 +216,49 @@ fn what_was_detached_is_idle_until_it_is_attached_again() {
 }
 
 #[test]
+fn what_is_detached_before_its_first_call_is_idle_until_it_is_attached_again() {
+    if !can_attach() {
+        return;
+    }
+    let mut host = Host::start(LINKED[0], "2", &[("LATER", "1")]);
+    let threads = host.threads();
+    let says = |args: &str, status: i32, why: &str| {
+        let ended = host.tllmprof(args);
+        assert_eq!(ended.status.code(), Some(status), "{args}: {}", ended.err());
+        assert!(ended.err().contains(why), "{args}: {}", ended.err());
+        ended.err().lines().count()
+    };
+    says("detach PID", 1, "it runs without the library");
+    let attach = "attach PID --step cudaGraphLaunch";
+    says(attach, 0, "none of its CUDA calls has been seen yet");
+    for _ in 0..2 {
+        let lines = says(
+            "detach PID",
+            0,
+            "detached; the library stays loaded and idle",
+        );
+        assert_eq!(lines, 1);
+        assert_eq!(says("detach PID", 1, "the library is detached already"), 1);
+        says("attach PID", 0, "attached again; 1 thread stopped");
+    }
+    says("detach PID", 0, "detached");
+    fs::write(host.path("begin"), "").unwrap();
+    sleep(Duration::from_millis(300));
+    assert!(host.states().is_empty() && host.threads() == threads);
+    says(
+        attach,
+        0,
+        "--step: the library keeps what it was first attached with",
+    );
+    assert_eq!(host.states(), ["armed"]);
+    says("capture PID --steps 6", 0, "");
+    says("detach PID", 0, "detached");
+    let lengths: Vec<_> = host.windows().iter().map(|(a, b)| b - a + 1).collect();
+    assert_eq!(lengths, [6]);
+    host.end();
+}
+
+#[test]
 fn a_window_that_is_open_is_closed_by_detach() {
     if !can_attach() {
         return;

@@ -1,6 +1,7 @@
 /* host THREADS [STEPS]: launches as a serving loop does, with threads that do what attach must not disturb; each checks its
  * own results. Ends after so many steps, or with 0 when there is a file `end` here. Prints `ready` after its first step, and
  * in the end `bad N, checksum X`: N results were wrong. With AT_ONCE it ends by _exit.
+ * With LATER it is ready before its first call of CUDA, which it makes once there is a file `begin`.
  * With KIND=K its only thread does what the threads of that kind do, and uses no CUDA.
  * While there is a file `look_up`, each step looks a function of the driver up, and calls it.
  *
@@ -200,6 +201,12 @@ int main(int argc, char **argv)
     pthread_t all[MOST];
     for (long i = 0; i < threads; i++)
         pthread_create(&all[i], NULL, work, (void *)i);
+    if (getenv("LATER") != NULL) {
+        printf("ready\n");
+        fflush(stdout);
+        while (access("begin", F_OK) != 0)
+            usleep(300);
+    }
     struct loop loop;
     struct loop_options options = loop_defaults();
     loop_open(&loop, &options);

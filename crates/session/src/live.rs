@@ -233,9 +233,11 @@ pub fn is_detached() -> bool {
 /// Why that is not done.
 pub fn detach() -> Result<(), &'static str> {
     let is_busy = {
-        let guard = lock().ok_or("the process is ending")?;
-        let state = guard.as_ref();
-        state.is_some_and(|state| {
+        // Before the first call of CUDA there is no session yet.
+        let guard = STATE.lock_for(PATIENCE);
+        let guard = guard.filter(|_| !ending::has_finished());
+        let guard = guard.ok_or("the process is ending")?;
+        guard.as_ref().is_some_and(|state| {
             state.schedule.open().is_some() || state.schedule.demanded().is_some()
         })
     };

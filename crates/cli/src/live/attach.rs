@@ -32,6 +32,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Answers of the library: Python's GIL is held; there is no Python.
 const PYTHON_WAITS: i32 = 5;
 const NO_PYTHON: i32 = 6;
+/// It was detached before the first call of CUDA, and is attached again.
+const AGAIN: i32 = 7;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -246,23 +248,33 @@ fn asks_python(arguments: &Arguments) -> Option<&'static str> {
     .find_map(|(option, is_given)| is_given.then_some(option))
 }
 
-fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
+/// Has a thread of the process give these to the library: what that answered, and the thread that was stopped for it.
+pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(i32, String)> {
     let wanted = Library {
         path: library,
         glibc: doctor::required_glibc(library),
         variables,
     };
-    let attached = match tllmprof_attach::attach(pid, wanted) {
-        Ok(attached) => attached,
-        Err(refusal) => bail!("{pid}: {refusal}"),
-    };
     let Attached {
         stopped,
         tries,
         answer,
-    } = attached;
+    } = match tllmprof_attach::attach(pid, wanted) {
+        Ok(attached) => attached,
+        Err(refusal) => bail!("{pid}: {refusal}"),
+    };
+    let stopped = Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX));
+    let s = if tries == 1 { "" } else { "s" };
+    Ok((
+        answer,
+        format!("{tries} thread{s} stopped, for {stopped} at most"),
+    ))
+}
+
+fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
+    let (answer, stopped) = enter(pid, library, variables)?;
     match answer {
-        0 | 3 | PYTHON_WAITS | NO_PYTHON => {}
+        0 | 3 | PYTHON_WAITS | NO_PYTHON | AGAIN => {}
         1 => bail!(
             "{pid}: the library was preloaded when it started: restart it with TLLMPROF_CONTROL=1"
         ),
@@ -273,14 +285,10 @@ fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String])
             "{pid}: the library could not start; its log is the standard error of the process"
         ),
     }
-    let (stopped, s) = (
-        Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX)),
-        if tries == 1 { "" } else { "s" },
-    );
-    if answer != 3 {
-        output::say(format_args!(
-            "{pid}: attached; {tries} thread{s} stopped, for {stopped} at most"
-        ));
+    match answer {
+        3 => {}
+        AGAIN => output::say(format_args!("{pid}: attached again; {stopped}")),
+        _ => output::say(format_args!("{pid}: attached; {stopped}")),
     }
     match (answer, asks_python(arguments)) {
         (PYTHON_WAITS, _) => output::say(format_args!(
@@ -289,6 +297,11 @@ fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String])
         (NO_PYTHON, Some(option)) => output::say(format_args!(
             "{pid}: {option}: nothing is recorded for it: no CPython from 3.8 on with a GIL was found in the process"
         )),
+        (AGAIN, _) => {
+            if let Some(option) = first_of_all(arguments) {
+                output::say(format_args!("{pid}: {option}: {KEEPS}"));
+            }
+        }
         _ => {}
     }
     if hook_driver(pid, library) == 0 && answer == 3 {
@@ -331,9 +344,10 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
     rounds
 }
 
-/// Where the library is loaded already.
-fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
-    let pid = process.status.pid;
+const KEEPS: &str = "the library keeps what it was first attached with (wanted: only --steps)";
+
+/// The first of the options that the library is given when it is first attached.
+fn first_of_all(arguments: &Arguments) -> Option<&'static str> {
     let given = [
         ("--step", arguments.step.is_some()),
         ("--trace", arguments.trace.is_some()),
@@ -341,10 +355,16 @@ fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> 
         ("--gil", arguments.gil),
         ("--stacks", arguments.stacks.is_some()),
     ];
-    if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
-        return Err(usage(format_args!(
-            "{pid}: {option}: the library keeps what it was first attached with (wanted: only --steps)"
-        )));
+    given
+        .into_iter()
+        .find_map(|(option, is_given)| is_given.then_some(option))
+}
+
+/// Where the library is loaded already.
+fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
+    let pid = process.status.pid;
+    if let Some(option) = first_of_all(arguments) {
+        return Err(usage(format_args!("{pid}: {option}: {KEEPS}")));
     }
     process.connection.wait_for(Some(ANSWERING))?;
     process.connection.ask(&Request::Attach)?;

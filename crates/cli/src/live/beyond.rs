@@ -127,7 +127,7 @@ pub fn numbers() -> impl Iterator<Item = u64> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-fn has_library(pid: u64) -> bool {
+pub fn has_library(pid: u64) -> bool {
     let maps = fs::read(of_process(pid, "maps")).unwrap_or_default();
     let name = b"libtllmprof.so";
     maps.windows(name.len()).any(|part| part == name)

@@ -4,10 +4,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use tllmprof_attach::Turn;
 use tllmprof_control::{Event, Phase, Request};
 
-use super::{each, engine, missing, pid, sockets, stop};
-use crate::output;
+use super::{attach, each, engine, missing, pid, sockets, stop};
+use crate::{library, output};
 
 /// How long a process may take to answer.
 const ANSWERING: Duration = Duration::from_secs(10);
@@ -61,6 +62,9 @@ fn detach(pid: u64) -> Result<()> {
         Some(process) => Ok(process),
         None => bail!("{pid}: {}", missing::why(pid)),
     };
+    if missing::was_attached(pid) && sockets::of(pid).is_none() {
+        return detach_unused(pid);
+    }
     let mut process = listening()?;
     if process.status.phase != Phase::Armed || process.status.first.is_some() {
         stop::stop(vec![process], false);
@@ -73,6 +77,29 @@ fn detach(pid: u64) -> Result<()> {
         _ => output::say(format_args!(
             "{pid}: detached; the library stays loaded and idle"
         )),
+    }
+    Ok(())
+}
+
+/// Where none of its CUDA calls has been seen, the process does not listen: the library is detached as it was attached, by a
+/// thread that is stopped for it.
+fn detach_unused(pid: u64) -> Result<()> {
+    // There is a process of this number.
+    let number = i32::try_from(pid)?;
+    let _turn = match Turn::take(number) {
+        Ok(turn) => turn,
+        Err(refusal) => bail!("{pid}: {refusal}"),
+    };
+    let (answer, stopped) = attach::enter(number, &library::find()?, &["detach".to_owned()])?;
+    match answer {
+        0 => output::say(format_args!(
+            "{pid}: detached; the library stays loaded and idle; {stopped}"
+        )),
+        1 => bail!("{pid}: the library was preloaded when it started, and not attached"),
+        3 => bail!("{pid}: the library is detached already"),
+        _ => bail!(
+            "{pid}: it cannot be detached now: a window is open, or a thread holds Python's GIL for long: try again"
+        ),
     }
     Ok(())
 }

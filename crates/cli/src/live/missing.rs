@@ -1,12 +1,14 @@
 //! Why a process that was named does not listen.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use tllmprof_attach::{Refusal, Status};
 
-use super::sockets;
+use super::{beyond, sockets};
 
 /// In words, for a message that begins with the number.
 pub fn why(pid: u64) -> String {
@@ -25,8 +27,7 @@ pub fn why(pid: u64) -> String {
             status.uid()
         );
     }
-    let maps = fs::read(process.join("maps")).unwrap_or_default();
-    if !has(&maps, b"libtllmprof") {
+    if !beyond::has_library(pid) {
         return "it runs without the library: tllmprof attach loads it; or start it with tllmprof run, or preload the \
                 library with TLLMPROF_CONTROL=1"
             .to_owned();
@@ -37,16 +38,12 @@ pub fn why(pid: u64) -> String {
     if sockets::of(pid).is_some() {
         return format!("the library is detached: tllmprof attach {pid} attaches it again");
     }
-    let environment = fs::read(process.join("environ")).unwrap_or_default();
-    let variable = |name: &[u8]| {
-        let mut variables = environment.split(|byte| *byte == 0);
-        variables.find_map(|one| one.strip_prefix(name))
-    };
-    let is_preloaded = variable(b"LD_PRELOAD=").is_some_and(|preload| has(preload, b"tllmprof"));
-    match variable(b"TLLMPROF_CONTROL=") {
-        None if !is_preloaded => {
-            "the library is attached, and listens from the first CUDA call on that it sees: there was none yet".to_owned()
-        }
+    if was_attached(pid) {
+        return "the library was attached, and listens from the first CUDA call on that it sees: there was none yet"
+            .to_owned();
+    }
+    let control = beyond::variable(pid, "TLLMPROF_CONTROL");
+    match control.as_deref().map(OsStr::as_bytes) {
         None => {
             "it does not listen: it was started without TLLMPROF_CONTROL=1, which tllmprof run sets"
                 .to_owned()
@@ -58,6 +55,12 @@ pub fn why(pid: u64) -> String {
         ),
         Some(_) => "it does not listen: it has not used CUDA, or its log says why".to_owned(),
     }
+}
+
+/// Whether the library was attached to the process, and not preloaded.
+pub fn was_attached(pid: u64) -> bool {
+    let preloaded = beyond::variable(pid, "LD_PRELOAD").unwrap_or_default();
+    beyond::has_library(pid) && !has(preloaded.as_bytes(), b"tllmprof")
 }
 
 fn has(bytes: &[u8], part: &[u8]) -> bool {
