@@ -28,7 +28,8 @@ pub struct Block {
     inside: Cell<usize>,
     /// 1 while a look-up of the thread is being thought about.
     looking_up: Cell<usize>,
-    reserved: Cell<usize>,
+    /// What the thread writes to the record with, null before its first event: without a look into its record.
+    writer: Cell<*const c_void>,
 }
 
 const _: () = assert!(size_of::<Block>() == Block::SIZE);
@@ -41,6 +42,7 @@ impl Block {
     pub const OUTER_RETURN: usize = offset_of!(Self, outer_return);
     pub const RECORD: usize = offset_of!(Self, record);
     pub const TRAIL: usize = offset_of!(Self, trail);
+    const WRITER: usize = offset_of!(Self, writer);
 
     /// Has `act` use the calling thread's block.
     #[inline]
@@ -60,12 +62,23 @@ pub fn address() -> usize {
 /// What is kept of the calling thread; null for nothing.
 #[inline]
 pub(crate) fn record() -> *const c_void {
-    Block::with(|block| block.record.get())
+    arch::word::<{ Block::RECORD }>()
 }
 
 /// Says what is kept of the calling thread.
 pub(crate) fn set_record(record: *const c_void) {
     Block::with(|block| block.record.set(record));
+}
+
+/// What the calling thread writes to the record with; null for nothing.
+#[inline]
+pub(crate) fn writer() -> *const c_void {
+    arch::word::<{ Block::WRITER }>()
+}
+
+/// Says what the calling thread writes to the record with.
+pub(crate) fn set_writer(writer: *const c_void) {
+    Block::with(|block| block.writer.set(writer));
 }
 
 /// Where the calling thread counts its calls; null for nowhere.

@@ -64,7 +64,7 @@ pub struct Record {
     number: AtomicI32,
     /// A place on the stack, 0 for none: a call with its return address there was on no stack of a signal handler's.
     own_stack: AtomicUsize,
-    /// The parts that the thread uses, by [`Kind`].
+    /// The parts that the thread uses, by [`Kind`]. The writer is in its block, too.
     active: [AtomicPtr<c_void>; KINDS],
     /// The parts that there are, also of threads that have ended.
     parts: [AtomicPtr<c_void>; KINDS],
@@ -156,8 +156,21 @@ pub fn current() -> Option<&'static Record> {
 /// The calling thread's part, if it has one.
 #[inline]
 pub fn part<P: Part>() -> Option<&'static P> {
+    if matches!(P::KIND, Kind::Writer) {
+        // SAFETY: the word is null, or `set_active` has put a part of this kind there, whose type no other has, and which is
+        // never freed.
+        return unsafe { block::writer().cast::<P>().as_ref() };
+    }
     let record = current()?;
     record.part_in::<P>(&record.active)
+}
+
+/// Says which part of this kind the calling thread uses, whose record this is; null for none.
+fn set_active<P: Part>(record: &Record, part: *mut c_void) {
+    record.active[P::KIND as usize].store(part, Ordering::Release);
+    if matches!(P::KIND, Kind::Writer) {
+        block::set_writer(part);
+    }
 }
 
 /// Gives the calling thread a part: what `make` makes of the one that another thread has left, if
@@ -170,7 +183,7 @@ pub fn begin_part<P: Part>(
         const THREAD: fn(&Record) = |record| {
             if let Some(part) = record.part_in::<P>(&record.active) {
                 part.thread_ends();
-                record.active[P::KIND as usize].store(null_mut(), Ordering::Release);
+                set_active::<P>(record, null_mut());
             }
         };
     }
@@ -180,14 +193,14 @@ pub fn begin_part<P: Part>(
     THREAD_ENDS[kind].set(Some(&Ends::<P>::THREAD));
     let place = from_ref(part).cast_mut().cast();
     record.parts[kind].store(place, Ordering::Release);
-    record.active[kind].store(place, Ordering::Release);
+    set_active::<P>(record, place);
     Some(part)
 }
 
 /// The calling thread uses its part no more, until the next [`begin_part`].
 pub fn leave_part<P: Part>() {
     if let Some(record) = current() {
-        record.active[P::KIND as usize].store(null_mut(), Ordering::Relaxed);
+        set_active::<P>(record, null_mut());
     }
 }
 
@@ -196,8 +209,9 @@ pub fn parts<P: Part>() -> impl Iterator<Item = &'static P> {
     records().filter_map(|record| record.part_in::<P>(&record.parts))
 }
 
-/// Forgets the parts of this kind, of all threads.
+/// Forgets the parts of this kind, of all threads. Not writers: what is in a thread's block no other thread changes.
 pub fn forget_parts<P: Part>() {
+    const { assert!(!matches!(P::KIND, Kind::Writer)) };
     for record in records() {
         record.active[P::KIND as usize].store(null_mut(), Ordering::Relaxed);
         record.parts[P::KIND as usize].store(null_mut(), Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! The thread-local block, on AArch64.
 
 use core::arch::{asm, global_asm};
+use core::ffi::c_void;
 
 use crate::block::Block;
 
@@ -15,6 +16,14 @@ global_asm!(
     ".text",
     size = const Block::SIZE,
 );
+
+/// A word of the calling thread's block, by its place in bytes.
+#[inline(always)]
+pub fn word<const PLACE: usize>() -> *const c_void {
+    const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
+    // SAFETY: the block is there as long as the thread is, and a word of it lies at this place.
+    unsafe { block().byte_add(PLACE).cast::<*const c_void>().read() }
+}
 
 /// The calling thread's block; never null, valid as long as the thread lives.
 #[inline]

@@ -1,6 +1,7 @@
 //! The thread-local block, on x86-64.
 
 use core::arch::{asm, global_asm};
+use core::ffi::c_void;
 
 use crate::block::Block;
 
@@ -15,6 +16,26 @@ global_asm!(
     ".text",
     size = const Block::SIZE,
 );
+
+/// A word of the calling thread's block, by its place in bytes. Read without the block's address, which lies in a cache line
+/// of its own.
+#[inline(always)]
+pub fn word<const PLACE: usize>() -> *const c_void {
+    const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
+    let word: *const c_void;
+    // SAFETY: reads the offset that the loader put in the GOT, and a word that lies there in any thread, since a preloaded
+    // library's initial-exec block exists from its start.
+    unsafe {
+        asm!(
+            "mov {word}, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
+            "mov {word}, qword ptr fs:[{word} + {place}]",
+            word = out(reg) word,
+            place = const PLACE,
+            options(readonly, nostack, preserves_flags),
+        );
+    }
+    word
+}
 
 /// The calling thread's block; never null, valid as long as the thread lives.
 #[inline]
