@@ -1,8 +1,8 @@
 //! A call on its way to the real function: by the slow path, which counts it and decides whether it has to
 //! come back, and by the handler `record`, which has it recorded alone.
 //!
-//! A recorded call's stream is read here, once: GPU times get it now, and [`super::returned`] finds it in the
-//! frame.
+//! Most recorded calls are not looked at here, and [`super::returned`] finds their arguments in the frame: what GPU times and
+//! others want to know of a call before it goes on is asked here while they want to ([`recorder::LOOKS`]).
 
 #[cfg(test)]
 mod tests;
@@ -186,7 +186,7 @@ pub extern "C" fn is_within_outer(frame: &Frame) -> bool {
     })
 }
 
-/// The handler `record` is about to take the time of a call and to call the real function.
+/// The handler `record` is about to take the time of a call that is looked at, and to call the real function.
 // SAFETY: a section of code, where what each recorded call runs lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
@@ -199,12 +199,12 @@ pub extern "C" fn recorded(frame: &Frame) {
         true
     });
     if !is_read {
-        frame.stream.set(0);
+        frame.other_stream.set(0);
         frame.work.set(Work::NONE);
     }
 }
 
-/// Reads from the arguments of a call that is recorded which stream it is for, and gives that to GPU times.
+/// Gives a call that is recorded to GPU times, and a wait to those who ask about waits.
 #[inline(always)]
 fn read(frame: &Frame) {
     let thunk = frame.thunk;
@@ -216,11 +216,10 @@ fn read(frame: &Frame) {
         handle: stream.map_or(0, |word| frame.word(word)),
         per_thread: thunk.is_per_thread(),
     };
-    frame.stream.set(target.handle);
     if does.waits() {
         let is_over = is_timing() && waits(does, target);
-        frame.work.set(Work::of_wait(is_over));
-        return wait_begins();
+        frame.work.set(Work::of_wait(is_over, wait_begins()));
+        return;
     }
     let is_small = || {
         let bytes = thunk.bytes_word();
@@ -256,24 +255,30 @@ fn read_other(frame: &Frame) {
         return;
     };
     let target = target(call, frame);
-    let work = if is_timing() {
-        times(call, frame, target)
-    } else {
-        Work::NONE
-    };
-    frame.stream.set(target.map_or(0, |target| target.handle));
-    frame.work.set(work);
-    if matches!(call.kind(), Kind::Wait(_)) {
-        wait_begins();
-    }
+    frame
+        .other_stream
+        .set(target.map_or(0, |target| target.handle));
+    let is_timing = is_timing();
+    frame.work.set(match call.kind() {
+        kind if kind.enqueues() => {
+            match target.filter(|_| is_timing && !is_small_copy(call, frame)) {
+                Some(target) => enqueues(target),
+                None => Work::NONE,
+            }
+        }
+        Kind::Wait(wait) => {
+            let is_over = is_timing && gpu::before_wait(waited_for(wait, target));
+            Work::of_wait(is_over, wait_begins())
+        }
+        _ => Work::SEEN,
+    });
 }
 
-/// A call that waits for the GPU is about to go on.
+/// A call that waits for the GPU is about to go on; whether it is looked at when it returns.
 #[inline(always)]
-fn wait_begins() {
-    if recorder::is_keeping() {
-        recorder::wait_begins();
-    }
+fn wait_begins() -> bool {
+    let is_asked = recorder::is_keeping() && recorder::wait_begins();
+    is_asked || recorder::watch::is_watching()
 }
 
 /// Whether GPU times depend on calls now.
@@ -292,19 +297,12 @@ fn enqueues(target: Target) -> Work {
     }
 }
 
-/// Gives GPU times a call that they depend on.
-fn times(call: Call, frame: &Frame, target: Option<Target>) -> Work {
-    if call.kind().enqueues() {
-        let target = target.filter(|_| !is_small_copy(call, frame));
-        return target.map_or(Work::NONE, enqueues);
-    }
-    match call.kind() {
-        Kind::Wait(wait) => Work::of_wait(gpu::before_wait(match target {
-            Some(target) => Wait::Stream(target),
-            None if wait == tllmprof_calls::Wait::Event => Wait::Event,
-            None => Wait::All,
-        })),
-        _ => Work::NONE,
+/// What GPU times are told that a call waits for.
+fn waited_for(wait: tllmprof_calls::Wait, target: Option<Target>) -> Wait {
+    match target {
+        Some(target) => Wait::Stream(target),
+        None if wait == tllmprof_calls::Wait::Event => Wait::Event,
+        None => Wait::All,
     }
 }
 

@@ -27,26 +27,34 @@ impl Work {
     pub const LAST: Self = Self(2);
     /// A wait that work of its stream ends with.
     pub const WAITED_FOR: Self = Self(3);
+    /// Nothing; but others look at the call when it returns.
+    pub const SEEN: Self = Self(4);
 
-    /// A wait; whether work of its stream ends with it.
+    /// A wait; whether work of its stream ends with it, and whether others look at it when it returns.
     #[inline]
-    pub const fn of_wait(is_over: bool) -> Self {
-        if is_over {
-            Self::WAITED_FOR
-        } else {
-            Self::NONE
+    pub const fn of_wait(is_over: bool, is_seen: bool) -> Self {
+        match (is_over, is_seen) {
+            (true, _) => Self::WAITED_FOR,
+            (_, true) => Self::SEEN,
+            _ => Self::NONE,
         }
     }
 
     /// Whether work of the stream is expected to be over with this call, for now.
     #[inline]
     pub const fn is_over(self) -> bool {
-        self.0 >= Self::LAST.0
+        self.0 == Self::LAST.0 || self.0 == Self::WAITED_FOR.0
+    }
+
+    /// Whether nothing is to be done when the call returns, if it succeeds, but to record it.
+    #[inline]
+    pub const fn is_recorded_alone(self) -> bool {
+        self.0 <= Self::COUNTED.0
     }
 }
 
 /// What the handler `slow` or `record` saved of a call, from the lowest address up. What is a cell only Rust
-/// writes, but for `since`.
+/// writes, but for `since` and the first value of `work`.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 pub struct Frame {
@@ -56,8 +64,8 @@ pub struct Frame {
     pub args: [usize; 6],
     /// When the call went on to the real function, in ticks, if it is recorded; else 0.
     pub since: Cell<u64>,
-    /// The stream that a recorded call is for; 0 where it names none.
-    pub stream: Cell<usize>,
+    /// The stream that a recorded call is for which is not [`Simple`](super::thunk::Simple); 0 where it names none.
+    pub other_stream: Cell<usize>,
     /// What a recorded call is to GPU times.
     pub work: Cell<Work>,
     frame_pointer: usize,
@@ -82,8 +90,8 @@ pub struct Frame {
     vectors: [u128; 8],
     /// When the call went on to the real function, in ticks, if it is recorded; else 0.
     pub since: Cell<u64>,
-    /// The stream that a recorded call is for; 0 where it names none.
-    pub stream: Cell<usize>,
+    /// The stream that a recorded call is for which is not [`Simple`](super::thunk::Simple); 0 where it names none.
+    pub other_stream: Cell<usize>,
     /// What a recorded call is to GPU times.
     pub work: Cell<Work>,
     spare: usize,
@@ -95,6 +103,8 @@ impl Frame {
     pub const ARGS: usize = offset_of!(Self, args);
     #[cfg(target_arch = "x86_64")] // on AArch64 only Rust looks at it
     pub const SINCE: usize = offset_of!(Self, since);
+    #[cfg(target_arch = "x86_64")]
+    pub const WORK: usize = offset_of!(Self, work);
     /// How far the frame lies below the place of the frame pointer.
     #[cfg(target_arch = "x86_64")]
     pub const BELOW: usize = offset_of!(Self, frame_pointer);
@@ -124,6 +134,7 @@ const _: () = assert!(Frame::SIZE.is_multiple_of(16));
 
 impl Frame {
     /// The argument in word `index` of those that are no floating-point numbers.
+    #[inline]
     pub fn word(&self, index: usize) -> usize {
         let on_stack = |behind: usize| {
             let first = from_ref(self).wrapping_add(1).cast::<usize>();
@@ -132,6 +143,15 @@ impl Frame {
         };
         let register = self.args.get(index).copied();
         register.unwrap_or_else(|| on_stack(index - self.args.len()))
+    }
+
+    /// The stream that a recorded call is for; 0 where it names none.
+    #[inline(always)]
+    pub fn stream(&self) -> usize {
+        if !self.thunk.is_simple() {
+            return self.other_stream.get();
+        }
+        self.thunk.stream_word().map_or(0, |word| self.word(word))
     }
 
     /// Whether the call comes from within `outer`, if there is any.
@@ -196,7 +216,7 @@ pub mod made {
                     thunk,
                     args: Default::default(),
                     since: Cell::new(0),
-                    stream: Cell::new(0),
+                    other_stream: Cell::new(0),
                     work: Cell::new(Work::NONE),
                     frame_pointer: 0,
                     return_address,

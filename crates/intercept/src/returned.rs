@@ -30,7 +30,7 @@ fn came_back(frame: &Frame, result: usize) {
     let thunk = frame.thunk;
     // The functions return an enumeration, in the lower half of the register.
     let succeeded = result & 0xffff_ffff == 0;
-    record(frame, result);
+    records(frame, result);
     match thunk.role() {
         Role::ProcAddress if succeeded => proc_address::handed_out(frame),
         Role::Nccl(NcclCall::Split) => communicators::split(frame, succeeded),
@@ -57,77 +57,90 @@ fn came_back(frame: &Frame, result: usize) {
     }
 }
 
-/// The handler `record` has called the real function, which has returned `result`: what the program gets.
+/// The handler `record` has called the real function, which has returned `result` at `until`: what the program gets. Little
+/// code, and none that comes back from a function: few cache lines, and no register to save.
 // SAFETY: a section of code, where what each recorded call runs lies together.
 #[unsafe(link_section = ".text.hot.tllmprof")]
 #[cfg(target_arch = "x86_64")]
-pub extern "C" fn recorded(frame: &Frame, result: usize) -> usize {
-    contained((), || record(frame, result));
+pub extern "C" fn recorded(frame: &Frame, result: usize, until: u64) -> usize {
+    // No panic: numbers are compared and stored; whatever may panic is contained in `recorded_with_care`.
+    match is_recorded_at_once(frame, result, until) {
+        true => result,
+        false => recorded_with_care(frame, result, until),
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[cfg(target_arch = "x86_64")]
+extern "C" fn recorded_with_care(frame: &Frame, result: usize, until: u64) -> usize {
+    contained((), || record(frame, result, until));
     result
 }
 
-/// Writes a call into the record, if it is recorded. What [`super::entered`] read of it is in the frame.
-#[inline(always)]
-fn record(frame: &Frame, result: usize) {
-    let since = frame.since.get();
-    // The functions return an enumeration, in the lower half of the register.
-    let succeeded = result as u32 == 0;
-    match frame.thunk.does() {
-        Some(does) if succeeded && since != 0 && !session::is_any_capturing() => {
-            let what = What::Call {
-                row: frame.thunk.row(),
-                capturing: false,
-                stream: frame.stream.get() as u64,
-            };
-            let until = recorder::call(since, false, what);
-            if does.waits() {
-                watch::add(Cause::Wait, until.saturating_sub(since));
-                recorder::wait_ends();
-            }
-            if frame.work.get().is_over() {
-                work_is_over(frame, false, since, until);
-            }
-        }
-        _ => record_other(frame, result),
+/// Writes a call into the record that has returned now, if it is recorded.
+fn records(frame: &Frame, result: usize) {
+    let until = match frame.since.get() {
+        0 => 0,
+        _ => recorder::ticks(),
+    };
+    if until == 0 || !is_recorded_at_once(frame, result, until) {
+        record(frame, result, until);
     }
 }
 
-/// As [`record`], of any call.
-#[inline(never)]
-fn record_other(frame: &Frame, result: usize) {
-    let since = frame.since.get();
-    if scopes::are_on() {
-        scoped::returns(frame, result as u32 == 0);
+/// Writes a call into the record that has succeeded, as most do, where nothing else is to be done; else does nothing and
+/// returns false.
+#[inline(always)]
+fn is_recorded_at_once(frame: &Frame, result: usize, until: u64) -> bool {
+    // The functions return an enumeration, in the lower half of the register.
+    if result as u32 != 0 || !frame.work.get().is_recorded_alone() || session::is_any_capturing() {
+        return false;
     }
-    if since == 0 || !(recorder::is_keeping() || watch::is_watching()) {
-        return;
+    let what = What::Call {
+        row: frame.thunk.row(),
+        capturing: false,
+        stream: frame.stream() as u64,
+    };
+    recorder::call_at_once(frame.since.get(), until, what)
+}
+
+/// Writes a call into the record, if it is recorded, and does what else is to be done.
+#[cold]
+fn record(frame: &Frame, result: usize, until: u64) {
+    let since = frame.since.get();
+    // The functions return an enumeration, in the lower half of the register.
+    let failed = result as u32 != 0;
+    if scopes::are_on() {
+        scoped::returns(frame, !failed);
     }
     let (Role::Driver(call) | Role::Runtime(call) | Role::Front(call)) = frame.thunk.role() else {
         return;
     };
-    if call.kind().waits() && watch::is_watching() {
-        watch::add(Cause::Wait, recorder::ticks().saturating_sub(since));
+    if since == 0 {
+        return;
+    }
+    if call.kind().waits() {
+        watch::add(Cause::Wait, until.saturating_sub(since));
     }
     if !recorder::is_keeping() {
         return;
     }
-    // The functions return an enumeration, in the lower half of the register.
-    let failed = result & 0xffff_ffff != 0;
     let stream = match failed {
         true => 0,
-        false => frame.stream.get() as u64,
+        false => frame.stream() as u64,
     };
     let what = What::Call {
         row: call as u8,
         capturing: session::is_capturing(),
         stream,
     };
-    let until = recorder::call(since, failed, what);
+    recorder::call(since, until, failed, what);
     if matches!(call.kind(), Kind::Wait(_)) {
         recorder::wait_ends();
     }
     let work = frame.work.get();
-    if work.is_over() || failed && work != Work::NONE {
+    if work.is_over() || failed && work == Work::COUNTED {
         work_is_over(frame, failed, since, until);
     }
 }
@@ -139,7 +152,7 @@ fn work_is_over(frame: &Frame, failed: bool, since: u64, until: u64) {
         return;
     }
     let target = Target {
-        handle: frame.stream.get(),
+        handle: frame.stream(),
         per_thread: frame.thunk.is_per_thread(),
     };
     match frame.work.get() {
@@ -169,9 +182,9 @@ mod tests {
         let made = made::Call::new(thunk, &WORDS, 0);
         made.frame.since.set(5);
         assert!(!recorder::is_recording());
-        record(&made.frame, 0);
+        record(&made.frame, 0, 9);
         #[cfg(target_arch = "x86_64")]
-        assert_eq!(recorded(&made.frame, 700), 700);
+        assert_eq!(recorded(&made.frame, 700, 9), 700);
     }
 
     /// A launch of the driver's, which returns its first argument.

@@ -100,6 +100,8 @@ impl Thunk {
     pub const HANDLER: usize = offset_of!(Self, handler);
     pub const REAL: usize = offset_of!(Self, real);
     pub const CELL: usize = offset_of!(Self, cell);
+    #[cfg(target_arch = "x86_64")]
+    pub const DOES: usize = offset_of!(Self, does);
 }
 
 impl Thunk {
@@ -205,6 +207,12 @@ impl Thunk {
     #[inline(always)]
     pub fn does(&self) -> Option<Does> {
         Does::of(self.does.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is [`Simple`].
+    #[inline(always)]
+    pub fn is_simple(&self) -> bool {
+        self.does.load(Ordering::Relaxed) != 0
     }
 
     /// Its row in the table.

@@ -87,6 +87,13 @@ impl Committed {
     const fn check(self) -> u32 {
         (self.0 >> 32) as u32
     }
+
+    /// With one more row.
+    #[inline(always)]
+    const fn and(self, words: [u64; 3]) -> Self {
+        let used = self.used() + EVENT_BYTES;
+        Self::new(used as u32, check::next(self.check(), words))
+    }
 }
 
 impl EventWriter {
@@ -156,6 +163,22 @@ impl EventWriter {
         true
     }
 
+    /// As [`EventWriter::push_row`], but `false` and nothing where a block ends with the event, too: one event in many, and
+    /// little code for the others.
+    #[must_use]
+    #[inline(always)]
+    pub fn push_within_block(&mut self, Row(words): Row) -> bool {
+        if ends_block(self.committed.used() + EVENT_BYTES) {
+            return false;
+        }
+        let Some(place) = self.free().first_chunk_mut() else {
+            return false;
+        };
+        *place = Event::bytes(words);
+        self.set_committed(self.committed.and(words));
+        true
+    }
+
     /// Writes a string, cut to [`MAX_STRING`] bytes at a character's edge; `false` and nothing where
     /// there is no room. A chunk that was just begun has room for any.
     #[must_use]
@@ -206,15 +229,19 @@ impl EventWriter {
     fn commit(&mut self, rows: impl Iterator<Item = [u64; 3]>) {
         let mut committed = self.committed;
         for words in rows {
-            let used = committed.used() + EVENT_BYTES;
-            let check = check::next(committed.check(), words);
+            committed = committed.and(words);
+            let used = committed.used();
             if ends_block(used)
                 && let Some(block) = self.chunk.header().blocks.get(used / BLOCK_BYTES - 1)
             {
-                block.store(check.to_le(), Ordering::Relaxed);
+                block.store(committed.check().to_le(), Ordering::Relaxed);
             }
-            committed = Committed::new(used as u32, check);
         }
+        self.set_committed(committed);
+    }
+
+    #[inline(always)]
+    fn set_committed(&mut self, committed: Committed) {
         self.committed = committed;
         self.chunk
             .header()

@@ -1,19 +1,14 @@
 //! The clock of a record: the processor's counter where it is even, else `CLOCK_MONOTONIC`.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::system::{Clock, kernels_nanoseconds, nanoseconds};
 use tllmprof_record::{Anchor, ClockKind};
 
-lifecycle::global! {
-    /// Whether ticks are the counter's. Chosen once in a process, before the first tick is kept.
-    ///
-    /// The assembler of the doors looks at it.
-    #[fork(keep = "chosen by the processor")]
-    #[together(calls)]
-    pub static IS_COUNTER: AtomicBool = AtomicBool::new(false);
+use super::state::{Looks, look_for, looks_for};
 
+lifecycle::global! {
     /// The first moment of the process on three clocks, the counter's ticks first. 0 for none.
     #[fork(keep = "clocks go on")]
     static FIRST: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
@@ -56,10 +51,10 @@ pub fn first() -> Option<Anchor> {
     })
 }
 
-/// Chooses the clock.
+/// Chooses the clock: once in a process, before the first tick is kept.
 pub fn choose() -> ClockKind {
     let is_counter = counter_is_even();
-    IS_COUNTER.store(is_counter, Ordering::Relaxed);
+    look_for(Looks::Clock, !is_counter);
     // What was known was of the other ticks.
     LOOKUP_IN.store(0, Ordering::Release);
     if is_counter {
@@ -71,7 +66,7 @@ pub fn choose() -> ClockKind {
 
 /// Whether ticks are the processor's counter.
 pub fn is_counter() -> bool {
-    IS_COUNTER.load(Ordering::Relaxed)
+    !looks_for(Looks::Clock)
 }
 
 /// Now.

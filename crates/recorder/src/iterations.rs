@@ -7,7 +7,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Edge, Event, What};
 
-use super::state::{IS_RECORDING, is_on, is_recording};
+use super::state::{self, Keeps, is_on, is_recording};
 use super::{clock, flight, gpu, keep, pace, ranges, reuse, space, times, usage, writers};
 
 /// No iteration is open.
@@ -162,7 +162,7 @@ pub fn window_opens(first: u64, past: bool) {
     usage::window_opens();
     SINCE.store(clock::ticks(), Ordering::Relaxed);
     ranges::window_opens();
-    IS_RECORDING.store(true, Ordering::Release);
+    state::keep(Keeps::Window, true);
 }
 
 /// The window that is open closes before iteration `next`.
@@ -174,7 +174,7 @@ pub fn window_closes(next: u64) {
 
 /// As [`window_closes`]; whether one was open.
 fn close(next: u64) -> bool {
-    if !IS_RECORDING.swap(false, Ordering::AcqRel) {
+    if !state::keep(Keeps::Window, false) {
         return false;
     }
     ranges::window_closes();

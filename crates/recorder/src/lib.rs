@@ -46,8 +46,6 @@ pub use tllmprof_record::{
 use tllmprof_session::Facts;
 pub use usage::{wait_begins, wait_ends};
 
-#[cfg(target_arch = "x86_64")] // its assembler asks
-pub use clock::IS_COUNTER;
 pub use clock::{ticks, ticks_per_ns};
 pub use facts::{expert_loads, thread_name, write_rank, write_rule};
 pub use groups::{are_parts_open, communicator, part, part_is_ready, split, write_group};
@@ -57,12 +55,14 @@ pub use iterations::{
 };
 pub use pace::median_ns;
 pub use space::{make_room, set_helper};
-pub use state::{add, is_keeping, is_on, is_recording, is_wanted, set};
+#[cfg(target_arch = "x86_64")] // its assembler asks
+pub use state::LOOKS;
+pub use state::{Looks, add, is_keeping, is_on, is_recording, is_wanted, look_for, looks_for, set};
 pub use writers::strings::{LONGEST, Label, era, id_of, lasting_era, lasting_id_of};
 
 use facts::keep_warning;
 use file::File;
-use state::{IS_ON, IS_RECORDING, IS_WANTED};
+use state::{IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
@@ -121,17 +121,24 @@ pub fn latest(event: &Event) {
     }
 }
 
-/// As [`event`], of a call that returns now; when that is.
+/// As [`event`], of a call that has succeeded, in as little code as may be: false and nothing where more than that is to
+/// be done.
 #[inline(always)]
-pub fn call(start: u64, failed: bool, what: What) -> u64 {
-    let now = ticks();
+pub fn call_at_once(start: u64, until: u64, what: What) -> bool {
+    // A virtual machine that moves may find the counter behind.
+    let took = until.saturating_sub(start);
+    is_keeping()
+        && took <= u64::from(u32::MAX)
+        && writers::write_at_once(&Event::new(start, took, what))
+}
+
+/// As [`event`], of a call that has returned.
+pub fn call(start: u64, until: u64, failed: bool, what: What) {
     if is_keeping() {
-        // A virtual machine that moves may find the counter behind.
-        let mut event = Event::new(start, now.saturating_sub(start), what);
+        let mut event = Event::new(start, until.saturating_sub(start), what);
         event.failed = failed;
-        writers::write(&event);
+        writers::write_aside(&event);
     }
-    now
 }
 
 /// Remembers what is asked for. For the constructor.
@@ -224,7 +231,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
 pub fn ends(iterations: u64) {
     if is_on() {
         iterations::finish(iterations);
-        IS_RECORDING.store(false, Ordering::Release);
+        state::keep(Keeps::Window, false);
     }
 }
 

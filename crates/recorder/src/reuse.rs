@@ -9,6 +9,7 @@ use tllmprof_record::Chunk;
 use tllmprof_sync::Guard;
 
 use super::bounded::Bounded;
+use super::state::{self, Keeps};
 use super::{keep, space};
 
 /// Chunks that wait to be used again: 16 MiB of them. Where that is too little for all iterations that are to be kept,
@@ -28,10 +29,6 @@ lifecycle::global! {
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
     #[fork(keep = "the settings are the same")]
     static HAS_FLIGHT: AtomicBool = AtomicBool::new(false);
-    /// Iterations are kept now: there is a record, and no window is open.
-    #[fork(reset)]
-    #[together(calls)]
-    static IS_ON: AtomicBool = AtomicBool::new(false);
     /// Moves on where a window opens or closes: what was begun before is not used again.
     #[fork(keep = "differences alone matter")]
     static GENERATION: AtomicU64 = AtomicU64::new(0);
@@ -134,22 +131,21 @@ pub fn is_wanted() -> bool {
     IS_WANTED.load(Ordering::Acquire)
 }
 
-/// Whether iterations are kept now.
-#[inline]
+/// Whether iterations are kept now: there is a record, and no window is open.
 pub fn is_on() -> bool {
-    IS_ON.load(Ordering::Acquire)
+    state::is_kept(Keeps::Latest)
 }
 
 /// Chunks that are begun from here on are used again.
 pub fn begin() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    IS_ON.store(true, Ordering::Release);
+    state::keep(Keeps::Latest, true);
 }
 
 /// Those that threads have are not used again. `stays`: nor are those that wait, as they are of a window then: where
 /// another thread has them now, that is so for whoever looks at them next. Whether any would have been.
 pub fn end(stays: bool) -> bool {
-    if !IS_ON.swap(false, Ordering::AcqRel) {
+    if !state::keep(Keeps::Latest, false) {
         return false;
     }
     GENERATION.fetch_add(1, Ordering::Relaxed);

@@ -1,19 +1,26 @@
-//! Whether there is a record and a window, and the counters of its header.
+//! Whether there is a record and a window, what calls are looked at for meanwhile, and the counters of the record's header.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use tllmprof_platform::lifecycle;
 use tllmprof_record::Counter;
 
-use super::{reuse, space};
+use super::space;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// A window is open: events are kept.
+    /// Of what events are kept now, as [`Keeps`] has its bits.
     #[fork(reset)]
     #[together(calls)]
-    pub static IS_RECORDING: AtomicBool = AtomicBool::new(false);
+    static KEPT: AtomicU8 = AtomicU8::new(0);
+    /// What calls are looked at for before they go on, as [`Looks`] has its bits. Mostly for nothing: a call is recorded when it
+    /// returns.
+    ///
+    /// The assembler of the doors looks at it.
+    #[fork(keep = "the settings are the same, and the rest is stored where a window opens or an iteration begins")]
+    #[together(calls)]
+    pub static LOOKS: AtomicU32 = AtomicU32::new(Looks::Clock as u32);
     /// There is a record.
     #[fork(reset)]
     #[together(iterations)]
@@ -23,17 +30,78 @@ lifecycle::global! {
     pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
 }
 
+/// What events may be kept of.
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub enum Keeps {
+    /// The window that is open.
+    Window = 1,
+    /// The latest iterations outside windows.
+    Latest = 2,
+}
+
 /// Whether events are kept now. If they are, the calling thread finds the record's id and clock: where loads may be
 /// reordered, as on AArch64, only an acquire load guarantees that.
 #[inline]
 pub fn is_recording() -> bool {
-    IS_RECORDING.load(Ordering::Acquire)
+    is_kept(Keeps::Window)
+}
+
+/// Whether events of this are kept now.
+#[inline]
+pub fn is_kept(what: Keeps) -> bool {
+    KEPT.load(Ordering::Acquire) & what as u8 != 0
+}
+
+/// Says whether they are from now on; whether they were.
+pub fn keep(what: Keeps, is_kept: bool) -> bool {
+    let bit = what as u8;
+    let before = match is_kept {
+        true => KEPT.fetch_or(bit, Ordering::AcqRel),
+        false => KEPT.fetch_and(!bit, Ordering::AcqRel),
+    };
+    before & bit != 0
 }
 
 /// Whether events are kept that are cheap: while a window is open, and outside where the latest iterations are kept.
 #[inline]
 pub fn is_keeping() -> bool {
-    is_recording() || reuse::is_on()
+    KEPT.load(Ordering::Acquire) != 0
+}
+
+/// What a recorded call may be looked at for before it goes on.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub enum Looks {
+    /// GPU times depend on it.
+    GpuTimes = 1,
+    /// The next wait of the thread that makes the steps is asked about.
+    Wait = 2,
+    /// Somebody wants to know how long waits take.
+    Watch = 4,
+    /// Scopes are followed.
+    Scopes = 8,
+    /// Ticks are not those of the processor's counter, or not chosen yet.
+    Clock = 16,
+}
+
+/// Whether calls are looked at for this.
+#[inline]
+pub fn looks_for(what: Looks) -> bool {
+    LOOKS.load(Ordering::Relaxed) & what as u32 != 0
+}
+
+/// Says whether they are from now on.
+pub fn look_for(what: Looks, is_wanted: bool) {
+    // Most often that is so already, and the cache line stays as it is.
+    if looks_for(what) == is_wanted {
+        return;
+    }
+    let bit = what as u32;
+    match is_wanted {
+        true => LOOKS.fetch_or(bit, Ordering::SeqCst),
+        false => LOOKS.fetch_and(!bit, Ordering::SeqCst),
+    };
 }
 
 /// Whether there is a record. Where there is, the calling thread finds its id and clock, as above.

@@ -135,13 +135,13 @@ fn calls_are_kept_while_a_window_is_open() {
         stream,
     };
     let thread = on_a_thread(|| {
-        call(ticks(), false, what(1));
+        call(ticks(), ticks(), false, what(1));
         in_window(5, || {
-            call(ticks(), false, what(0xabcd));
-            call(ticks(), true, what(0));
+            assert!(call_at_once(ticks(), ticks(), what(0xabcd)));
+            call(ticks(), ticks(), true, what(0));
             event(7, 9 << 32, What::GilWait);
         });
-        call(ticks(), false, what(2));
+        call(ticks(), ticks(), false, what(2));
         event(8, 0, What::GilWait);
     });
     let events = record.read().of(thread);

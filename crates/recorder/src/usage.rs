@@ -15,6 +15,7 @@ use tllmprof_platform::thread::{self, Record};
 use tllmprof_record::{Event, Used, What};
 use tllmprof_sync::Lock;
 
+use super::state::{Looks, look_for, looks_for};
 use super::{clock, writers};
 
 lifecycle::global! {
@@ -32,15 +33,10 @@ lifecycle::global! {
     #[fork(hold)]
     static FILE: Lock<Option<(u64, Own)>> = Lock::new(None);
 
-    /// How many more waits of that thread are asked about before its iteration ends.
-    #[fork(keep = "stored where a window opens")]
-    #[together(calls)]
-    static TO_ASK: AtomicU64 = AtomicU64::new(0);
     /// The thread's processor time and the time when the wait began that is asked about; 0 is none.
     #[fork(keep = "stored where a window opens")]
     static RAN_BEFORE: AtomicU64 = AtomicU64::new(0);
     #[fork(keep = "stored where a window opens")]
-    #[together(calls)]
     static WAITS_SINCE: AtomicU64 = AtomicU64::new(0);
     /// How many iterations pass before one is asked about again.
     #[fork(keep = "stored where a window opens")]
@@ -71,9 +67,7 @@ fn in_child(_: &OnlyThread) {
 
 const PARTS: usize = 7;
 
-/// How many waits of an iteration are asked about, and of how many iterations one: whether waits spin or sleep does not
-/// change from one to the next.
-const WAITS: u64 = 1;
+/// Of so many iterations one wait is asked about: whether waits spin or sleep does not change from one to the next.
 const EACH: u64 = 8;
 
 /// A window opens: the calling thread is likely to make its steps.
@@ -111,12 +105,14 @@ fn parse(schedstat: &[u8]) -> Option<u64> {
     str::from_utf8(words.nth(1)?).ok()?.parse().ok()
 }
 
-/// The calling thread begins to wait for the GPU.
+/// The calling thread begins to wait for the GPU; whether [`wait_ends`] has to follow.
 #[inline(always)]
-pub fn wait_begins() {
-    if TO_ASK.load(Ordering::Relaxed) > 0 {
+pub fn wait_begins() -> bool {
+    let is_asked = looks_for(Looks::Wait);
+    if is_asked {
         asked_wait_begins();
     }
+    is_asked
 }
 
 #[cold]
@@ -145,8 +141,7 @@ fn asked_wait_ends(since: u64) {
     WAITS_SINCE.store(0, Ordering::Relaxed);
     let before = RAN_BEFORE.load(Ordering::Relaxed);
     if let Some(now) = system::own_processor_time().filter(|_| before > 0) {
-        let left = TO_ASK.load(Ordering::Relaxed).saturating_sub(1);
-        TO_ASK.store(left, Ordering::Relaxed);
+        look_for(Looks::Wait, false);
         RAN_IN_WAITS.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
         WAITED.fetch_add(took, Ordering::Relaxed);
     }
@@ -165,7 +160,7 @@ fn of_waits() -> (u64, u64) {
         }
     };
     PASS.store(pass, Ordering::Relaxed);
-    TO_ASK.store(if pass == 0 { WAITS } else { 0 }, Ordering::Relaxed);
+    look_for(Looks::Wait, pass == 0);
     let [ran, took] = LAST.each_ref().map(|part| part.load(Ordering::Relaxed));
     (ran, took)
 }
@@ -260,7 +255,7 @@ mod tests {
 
     /// An iteration that waits so long on a processor, or for nothing: whether it was asked about, and what is known then.
     fn iteration(ran: Option<u64>) -> (bool, (u64, u64)) {
-        let is_asked = TO_ASK.load(Ordering::Relaxed) > 0;
+        let is_asked = looks_for(Looks::Wait);
         if let Some(ran) = ran.filter(|_| is_asked) {
             RAN_IN_WAITS.store(ran, Ordering::Relaxed);
             WAITED.store(100, Ordering::Relaxed);

@@ -1,22 +1,19 @@
 //! What the time of the iteration that runs goes to, for who decides by it whether a window opens. Outside windows, too,
 //! so no events: sums.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 use tllmprof_steps::trigger::Spent;
 
 use super::clock;
+use super::state::{Looks, look_for, looks_for};
 use super::usage::this_thread;
 
 lifecycle::global! {
     stage: Sinks;
 
-    /// Somebody wants to know.
-    #[fork(keep = "the settings are the same")]
-    #[together(calls)]
-    static IS_ON: AtomicBool = AtomicBool::new(false);
     /// The thread that began the iteration that runs.
     #[fork(reset)]
     static THREAD: AtomicU64 = AtomicU64::new(0);
@@ -45,14 +42,14 @@ pub fn start(settings: &Settings) {
     if settings.when.is_some() {
         // Ticks are counted from before a record begins.
         clock::choose();
-        IS_ON.store(true, Ordering::Release);
+        look_for(Looks::Watch, true);
     }
 }
 
-/// Whether sums are kept.
+/// Whether sums are kept: somebody wants to know.
 #[inline]
 pub fn is_watching() -> bool {
-    IS_ON.load(Ordering::Relaxed)
+    looks_for(Looks::Watch)
 }
 
 /// So many ticks went to `cause`.
@@ -105,7 +102,7 @@ mod tests {
     #[test]
     fn the_time_of_the_thread_that_makes_the_steps_is_summed_by_cause() {
         add(Cause::Gc, 5);
-        IS_ON.store(true, Ordering::Relaxed);
+        look_for(Looks::Watch, true);
         assert_eq!(take(), Spent::default(), "nobody wanted to know");
         let per_ns = clock::ticks_per_ns();
         let ticks = move |ms: f64| (ms * 1e6 * per_ns) as u64;
@@ -132,6 +129,6 @@ mod tests {
             "{spent:?}"
         );
         assert_eq!(take(), Spent::default());
-        IS_ON.store(false, Ordering::Relaxed);
+        look_for(Looks::Watch, false);
     }
 }

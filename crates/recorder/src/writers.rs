@@ -115,6 +115,12 @@ pub fn write(event: &Event) -> bool {
     current().is_some_and(|writer| writer.keep_at_once(row)) || write_with_care(row)
 }
 
+/// As [`write`], but only where nothing stands in the way; else does nothing and returns false.
+#[inline(always)]
+pub fn write_at_once(event: &Event) -> bool {
+    current().is_some_and(|writer| writer.keep_at_once(event.row()))
+}
+
 /// As [`write`], in code that all have in common who do not write at each call.
 #[inline(never)]
 pub fn write_aside(event: &Event) -> bool {
@@ -212,14 +218,14 @@ impl Writer {
     }
 
     /// Writes an event and counts it as kept, where nothing else is to be done: nobody uses the writer, no dropped
-    /// event is to be reported, and the chunk has room. Else does nothing and returns false.
+    /// event is to be reported, the chunk has room, and no block of it ends. Else does nothing and returns false.
     #[inline(always)]
     fn keep_at_once(&'static self, row: Row) -> bool {
         if self.is_busy.load(Ordering::Relaxed) || self.unreported.get() != 0 {
             return false;
         }
         let writer = Taken::new(self);
-        let is_kept = writer.in_chunk(|events| events.push_row(row));
+        let is_kept = writer.in_chunk(|events| events.push_within_block(row));
         if is_kept {
             writer.count_kept();
         }

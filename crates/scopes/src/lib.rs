@@ -19,10 +19,8 @@ mod stack;
 #[cfg(test)]
 mod tests;
 
-use core::sync::atomic::{AtomicBool, Ordering};
-
 use tllmprof_config::Settings;
-use tllmprof_platform::lifecycle;
+use tllmprof_recorder::{Looks, look_for, looks_for};
 use tllmprof_session as session;
 
 pub use added::{child_is_added, node_is_added};
@@ -36,16 +34,9 @@ pub use judge::{Replayed, judge, node};
 pub use nodes::{Launch, Made, name_hash};
 pub use stack::{OWN, innermost, launches, pop, push, push_within};
 
-lifecycle::global! {
-    /// Scopes are followed.
-    #[fork(keep = "the settings are the same")]
-    #[together(calls)]
-    static ARE_ON: AtomicBool = AtomicBool::new(false);
-}
-
 /// Remembers what is asked for. For the constructor.
 pub fn start(settings: &Settings) {
-    ARE_ON.store(are_asked_for(settings), Ordering::Relaxed);
+    look_for(Looks::Scopes, are_asked_for(settings));
 }
 
 /// Whether scopes are wanted: there has to be a record that they come into.
@@ -56,7 +47,7 @@ pub fn are_asked_for(settings: &Settings) -> bool {
 /// Whether scopes are followed.
 #[inline]
 pub fn are_on() -> bool {
-    ARE_ON.load(Ordering::Relaxed)
+    looks_for(Looks::Scopes)
 }
 
 /// Whether the nodes that calls make are noted now: some stream is captured.

@@ -322,7 +322,7 @@ fn without_a_window_no_work_of_the_gpu_is_timed() {
     recorded(&made.frame);
     #[cfg(target_arch = "aarch64")]
     read(&made.frame);
-    assert_eq!(made.frame.stream.get(), 101);
+    assert_eq!(made.frame.stream(), 101);
     assert!(made.frame.work.get() == Work::NONE);
     destroys(Destroyed::Stream, &made.frame);
 }

@@ -30,13 +30,14 @@ mod spans;
 pub(crate) mod streams;
 mod supply;
 
-use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use core::time::Duration;
 
 use tllmprof_config::GpuTimes;
 use tllmprof_platform::lifecycle;
 use tllmprof_record::{Counter, Event, Info, What};
 
+use super::state::{Looks, look_for, looks_for};
 use super::writers::{self, Writer};
 use super::{add, clock, facts, is_on, is_recording};
 use driver::Driver;
@@ -83,10 +84,6 @@ lifecycle::global! {
     #[fork(keep = "stored where an iteration begins")]
     #[together(iterations)]
     static TAKEN: AtomicU64 = AtomicU64::new(NONE);
-    /// Whether calls are followed: the iteration that is open is taken, or a span of an earlier one is still open.
-    #[fork(keep = "stored where an iteration begins")]
-    #[together(calls)]
-    static FOLLOWS: AtomicBool = AtomicBool::new(false);
     /// Spans that have begun: between events, and by the host's clock.
     #[fork(keep = "differences are looked at")]
     #[together(iterations)]
@@ -172,8 +169,8 @@ pub fn iteration_begins(n: u64, excluded: bool) {
         let is_taken = sampling.begins(clock::ticks(), spans, excluded);
         TAKEN.store(if is_taken { n } else { NONE }, Ordering::Relaxed);
         if is_taken {
-            FOLLOWS.store(true, Ordering::Relaxed);
-        } else if FOLLOWS.load(Ordering::Relaxed) {
+            look_for(Looks::GpuTimes, true);
+        } else if looks_for(Looks::GpuTimes) {
             stop_following();
         }
     }
@@ -187,18 +184,18 @@ fn stop_following() {
     if streams::is_any_open() {
         return;
     }
-    FOLLOWS.store(false, Ordering::Relaxed);
+    look_for(Looks::GpuTimes, false);
     // A thread that opens one just now does the same the other way round: it is seen here, or stores behind this.
     fence(Ordering::SeqCst);
     if streams::is_any_open() {
-        FOLLOWS.store(true, Ordering::Relaxed);
+        look_for(Looks::GpuTimes, true);
     }
 }
 
 /// A span has been opened, maybe of an iteration that is over by now.
 fn follow() {
     fence(Ordering::SeqCst);
-    FOLLOWS.store(true, Ordering::Relaxed);
+    look_for(Looks::GpuTimes, true);
 }
 
 /// Work is for no iteration.
@@ -215,7 +212,7 @@ pub fn is_taken(iteration: u64) -> bool {
 #[cfg(test)]
 pub fn take(iteration: u64) {
     TAKEN.store(iteration, Ordering::Relaxed);
-    FOLLOWS.store(true, Ordering::Relaxed);
+    look_for(Looks::GpuTimes, true);
 }
 
 /// Those of the iteration that has begun are not.
@@ -224,10 +221,10 @@ pub fn take_not() {
     TAKEN.store(NONE, Ordering::Relaxed);
 }
 
-/// Whether GPU times depend on calls now.
+/// Whether GPU times depend on calls now: the iteration that is open is taken, or a span of an earlier one is still open.
 #[inline]
 pub fn is_timing() -> bool {
-    FOLLOWS.load(Ordering::Relaxed) && PHASE.peek() == Phase::Timing && is_recording()
+    looks_for(Looks::GpuTimes) && PHASE.peek() == Phase::Timing && is_recording()
 }
 
 /// A call is about to enqueue work; returns whether that is expected to be the stream's last for now, so that
