@@ -23,8 +23,8 @@ global_asm!(
 pub fn word<const PLACE: usize>() -> *const c_void {
     const { assert!(PLACE < Block::SIZE && PLACE.is_multiple_of(size_of::<usize>())) };
     let word: *const c_void;
-    // SAFETY: reads the offset that the loader put in the GOT, and a word that lies there in any thread, since a preloaded
-    // library's initial-exec block exists from its start.
+    // SAFETY: reads the offset that the loader put in the GOT, and a word that lies there in any thread: an initial-exec block
+    // exists in each from the thread's start, or from when the library was loaded.
     unsafe {
         asm!(
             "mov {word}, qword ptr [rip + tllmprof_tls@GOTTPOFF]",
@@ -41,8 +41,8 @@ pub fn word<const PLACE: usize>() -> *const c_void {
 #[inline]
 pub fn block() -> *mut Block {
     let block: *mut Block;
-    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT; both are
-    // valid in any thread, since a preloaded library's initial-exec block exists from its start.
+    // SAFETY: reads the thread pointer and the offset that the loader put in the GOT; both are valid in any thread, as in
+    // `word`.
     unsafe {
         asm!(
             "mov {block}, qword ptr fs:[0]",
