@@ -75,9 +75,8 @@ pub fn own_processor_time() -> Option<u64> {
     kernel::time(libc::CLOCK_THREAD_CPUTIME_ID).map(|time| nanoseconds_of(&time))
 }
 
-/// What the calling thread has used; nothing where the process may not ask. Two system calls.
-pub fn used() -> Option<Used> {
-    let ran = own_processor_time()?;
+/// What the calling thread has used, `ran` being its processor time; nothing where the process may not ask. A system call.
+pub fn used(ran: u64) -> Option<Used> {
     let usage = kernel::thread_usage()?;
     let in_kernel = usage.ru_stime;
     Some(Used {

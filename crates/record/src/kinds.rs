@@ -137,7 +137,8 @@ coded! {
 }
 
 coded! {
-    /// What a thread used of the machine in an iteration.
+    /// What a thread used of the machine in an iteration. Of several iterations that are alike, in which it was on a processor, the
+    /// last may have what counts [`Self::Kernel`], [`Self::Delayed`] and [`Self::Disk`] of all.
     pub enum Used {
         /// Time on a processor, and how often it left the processor to wait for something.
         Ran = 1,

@@ -2,6 +2,7 @@
 
 mod gpu;
 mod keep;
+mod used;
 
 use core::sync::atomic::AtomicU32;
 use std::fs;

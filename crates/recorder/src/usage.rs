@@ -1,7 +1,8 @@
 //! What the thread that makes the steps uses of the machine in each iteration of a window.
 //!
-//! Ends of iterations come with the session's turn or its lock: by one thread at a time. Two system calls an iteration,
-//! and two more for a wait in one iteration of [`EACH`].
+//! Ends of iterations come with the session's turn or its lock: by one thread at a time. A system call an iteration; a second one
+//! in one of [`EACH`], where the thread was off its processor, and where the iteration took longer than others; and two more for a
+//! wait in one of [`EACH`].
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
@@ -28,6 +29,21 @@ lifecycle::global! {
     #[fork(keep = "stored where a window opens")]
     #[together(iterations)]
     static SO_FAR: [AtomicU64; PARTS] = [const { AtomicU64::new(0) }; PARTS];
+    /// When the latest iteration ended, in ticks.
+    #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
+    static ENDED: AtomicU64 = AtomicU64::new(0);
+    /// Iterations that have ended since the thread was asked about all parts, the last of them, and how many nanoseconds the iteration
+    /// took after which it was.
+    #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
+    static SINCE: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
+    static LATEST: AtomicU64 = AtomicU64::new(0);
+    #[fork(keep = "stored where a window opens")]
+    #[together(iterations)]
+    static TOOK: AtomicU64 = AtomicU64::new(0);
     /// A thread, and its `/proc/self/task/N/schedstat`. It stays open while that thread makes the steps: a descriptor that comes and goes
     /// might be one that the host expects.
     #[fork(hold)]
@@ -62,23 +78,39 @@ lifecycle::at_fork! {
 
 /// The thread is the parent's.
 fn in_child(_: &OnlyThread) {
+    SINCE.store(0, Ordering::Relaxed);
     window_closes();
 }
 
 const PARTS: usize = 7;
 
-/// Of so many iterations one wait is asked about: whether waits spin or sleep does not change from one to the next.
+/// Of so many iterations one wait is asked about: whether waits spin or sleep does not change from one to the next. So are page faults
+/// and the like, where the thread was on its processor.
 const EACH: u64 = 8;
+/// The part of an iteration that a thread may be off its processor unasked, and the part by which it may take longer than the one after
+/// which the thread was last asked.
+const OFF: u64 = 64;
+const LONGER: u64 = 8;
 
 /// A window opens: the calling thread is likely to make its steps.
 pub fn window_opens() {
-    let now = system::used().unwrap_or_default();
-    take(now, delayed().unwrap_or_default());
+    let now = system::own_processor_time().and_then(system::used);
+    take(now.unwrap_or_default(), delayed().unwrap_or_default());
+    TOOK.store(0, Ordering::Relaxed);
+    ENDED.store(clock::ticks(), Ordering::Relaxed);
     forget_waits();
 }
 
 /// The window closes.
 pub fn window_closes() {
+    // What has not been asked about is that of its last iteration.
+    if SINCE.load(Ordering::Relaxed) > 0
+        && THREAD.load(Ordering::Relaxed) == this_thread()
+        && let Some(now) = system::own_processor_time().and_then(system::used)
+    {
+        let used = taken(now);
+        write(LATEST.load(Ordering::Relaxed), &used[1..]);
+    }
     if let Some(mut file) = FILE.try_lock() {
         *file = None;
     }
@@ -175,25 +207,56 @@ fn forget_waits() {
 
 /// The calling thread has ended an iteration.
 pub fn iteration_ends(n: u64) {
-    let Some(now) = system::used() else {
+    let Some(ran) = system::own_processor_time() else {
         return;
     };
+    let at = clock::ticks();
+    let took = clock::ns(at.saturating_sub(ENDED.load(Ordering::Relaxed)));
+    ENDED.store(at, Ordering::Relaxed);
+    if THREAD.load(Ordering::Relaxed) != this_thread() {
+        if let Some(now) = system::used(ran) {
+            take(now, delayed().unwrap_or_default());
+            forget_waits();
+        }
+        return;
+    }
+    let (ran_in_waits, waits_took) = of_waits();
+    let waits = (Used::Waits, ran_in_waits, waits_took.div_ceil(1000));
+    let own = ran.saturating_sub(SO_FAR[0].load(Ordering::Relaxed));
+    let since = SINCE.load(Ordering::Relaxed);
+    if is_alike(own, took, since, TOOK.load(Ordering::Relaxed)) {
+        SO_FAR[0].store(ran, Ordering::Relaxed);
+        SINCE.store(since + 1, Ordering::Relaxed);
+        LATEST.store(n, Ordering::Relaxed);
+        return write(n, &[(Used::Ran, own, 0), waits]);
+    }
+    let Some(now) = system::used(ran) else {
+        return;
+    };
+    TOOK.store(took, Ordering::Relaxed);
+    write(n, &taken(now));
+    write(n, &[waits]);
+}
+
+/// Whether an iteration is not asked about whole: it took `took` nanoseconds, in `ran` of which its thread was on a processor. `since`
+/// iterations before it were not, and the one before these took `usual`.
+const fn is_alike(ran: u64, took: u64, since: u64, usual: u64) -> bool {
+    since + 1 < EACH
+        && took.saturating_sub(ran) <= took / OFF
+        && took <= usual.saturating_add(usual / LONGER)
+}
+
+/// What the calling thread has used since it was last asked, by part: nanoseconds, and how often.
+fn taken(now: Usage) -> [(Used, u64, u64); 4] {
     let [ran, in_kernel, left, preempted, faults, disk, delayed] =
         SO_FAR.each_ref().map(|part| part.load(Ordering::Relaxed));
     // A thread that was not taken off a processor has waited for none to speak of, and is not asked.
-    let is_preempted = now.preempted > preempted;
-    let is_same = THREAD.load(Ordering::Relaxed) == this_thread();
-    let waited = match is_preempted || !is_same {
+    let waited = match now.preempted > preempted {
         true => self::delayed().unwrap_or(delayed),
         false => delayed,
     };
     take(now, waited);
-    if !is_same {
-        forget_waits();
-        return;
-    }
-    let (ran_in_waits, waits_took) = of_waits();
-    let used = [
+    [
         (
             Used::Ran,
             now.ran.saturating_sub(ran),
@@ -210,10 +273,13 @@ pub fn iteration_ends(n: u64) {
             now.preempted.saturating_sub(preempted),
         ),
         (Used::Disk, 0, now.disk_faults.saturating_sub(disk)),
-        (Used::Waits, ran_in_waits, waits_took.div_ceil(1000)),
-    ];
+    ]
+}
+
+/// Writes what iteration `n` used.
+fn write(n: u64, used: &[(Used, u64, u64)]) {
     let at = clock::ticks();
-    for (what, ns, count) in used {
+    for &(what, ns, count) in used {
         if what != Used::Ran && ns == 0 && count == 0 {
             continue;
         }
@@ -229,6 +295,7 @@ pub fn iteration_ends(n: u64) {
 /// Remembers what the calling thread has used.
 fn take(used: Usage, delayed: u64) {
     THREAD.store(this_thread(), Ordering::Relaxed);
+    SINCE.store(0, Ordering::Relaxed);
     let parts = [
         used.ran,
         used.in_kernel,
@@ -275,6 +342,22 @@ mod tests {
         assert_eq!(iteration(Some(20)), (true, (20, 100)));
         forget_waits();
         assert_eq!(iteration(None), (true, (0, 0)));
+    }
+
+    #[test]
+    fn an_iteration_that_is_unlike_others_is_asked_about_whole() {
+        for (since, ran, took, wanted) in [
+            (0, 1000, 1000, true),
+            (0, 990, 1000, true),
+            (0, 1100, 1100, true),
+            (6, 500, 500, true),
+            (0, 980, 1000, false),
+            (0, 1200, 1200, false),
+            (7, 1000, 1000, false),
+        ] {
+            let is_so = is_alike(ran, took, since, 1000);
+            assert_eq!(is_so, wanted, "{since}, {ran} of {took}");
+        }
     }
 
     #[test]

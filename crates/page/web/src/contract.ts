@@ -856,7 +856,7 @@ export interface Iteration {
     processor_ns: number | null;
     /** How long its thread could have run and had no processor, where another thread was given its own; `null`: not known. Unit: ns. */
     delayed_ns: number | null;
-    /** Page faults of its thread; `null`: not known. Unit: page faults. */
+    /** Page faults of its thread, and those of up to seven iterations before it that took no longer than others, in which the thread was on a processor; `null`: not known. Unit: page faults. */
     page_faults: number | null;
     /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
     kernels: number;

@@ -78,7 +78,8 @@ struct JsonIteration {
     processor_ns: Option<u64>,
     /// How long its thread could have run and had no processor, where another thread was given its own; `null`: not known.
     delayed_ns: Option<u64>,
-    /// Page faults of its thread; `null`: not known.
+    /// Page faults of its thread, and those of up to seven iterations before it that took no longer than others, in which the
+    /// thread was on a processor; `null`: not known.
     #[schemars(extend("unit" = "page faults"))]
     page_faults: Option<u32>,
     /// Kernels that began during it; 0 where kernels were not recorded.
