@@ -332,7 +332,12 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
         stopped,
         why,
     } = hooked;
-    if rounds > 0 || why.is_some() {
+    if rounds == 0 && seen == 0 && known > 0 {
+        output::say(format_args!(
+            "{pid}: calls through pointers that it got before are not seen: none of the driver's {known} functions could be given \
+             a jump"
+        ));
+    } else if rounds > 0 || why.is_some() {
         let stopped = Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX));
         let s = if rounds == 1 { "" } else { "s" };
         let why = why.map_or(String::new(), |why| format!(" ({why})"));
