@@ -76,7 +76,6 @@ impl Target {
     fn of(pid: i32, library: Library<'_>) -> Result<Self, Refusal> {
         let system = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => process::not_permitted(),
-            _ if !process::is_there(pid) => Refusal::Ended,
             _ => Refusal::System(format!("/proc/{pid}: {error}")),
         };
         let memory = Memory::open(pid).map_err(system)?;

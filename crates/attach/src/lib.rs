@@ -51,6 +51,15 @@ use std::path::Path;
 /// # Errors
 /// Why it is not loaded, or why it is not known whether it is.
 pub fn attach(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
+    load(pid, library).map_err(|refusal| match refusal {
+        Refusal::NoProcess | Refusal::Zombie | Refusal::Kernel => refusal,
+        // What was read of a process that ends says nothing.
+        _ if process::is_ending(pid) => Refusal::Ended,
+        _ => refusal,
+    })
+}
+
+fn load(pid: i32, library: Library<'_>) -> Result<Attached, Refusal> {
     process::check(pid, library.path)?;
     #[cfg(target_arch = "x86_64")]
     return inject::inject(pid, library);

@@ -286,6 +286,11 @@ pub fn is_there(pid: i32) -> bool {
     Status::of(pid).is_ok_and(|status| !matches!(status.state, 'Z' | 'X'))
 }
 
+/// Whether a process has ended, or is about to: its memory is gone first.
+pub fn is_ending(pid: i32) -> bool {
+    !is_there(pid) || fs::read(folder(pid).join("maps")).is_ok_and(|maps| maps.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

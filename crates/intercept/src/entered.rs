@@ -297,7 +297,7 @@ fn enqueues(target: Target) -> Work {
     }
 }
 
-/// What GPU times are told that a call waits for.
+/// The work whose end a wait means to GPU times.
 fn waited_for(wait: tllmprof_calls::Wait, target: Option<Target>) -> Wait {
     match target {
         Some(target) => Wait::Stream(target),

@@ -1,8 +1,9 @@
 """The forward pass of a small model, a step at a time: layers_torch.py KIND WAY STEPS.
 
 KIND: llama, mixtral or gpt_oss. WAY: eager; queued, eager on a GPU that is kept busy until all is launched, so that kernels follow one another
-as in a graph; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture.
-WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled.
+as in a graph; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait for an event, and nothing else
+waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture. WAY late: as compiled, but the model makes
+its mask, and steps end with a wait for the stream, as others do while it is compiled.
 LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os

@@ -7,7 +7,8 @@ use anyhow::{Result, bail};
 use tllmprof_attach::Turn;
 use tllmprof_control::{Event, Phase, Request};
 
-use super::{attach, each, engine, missing, pid, sockets, stop};
+use super::sockets::{self, Process};
+use super::{attach, each, engine, missing, pid, stop};
 use crate::{library, output};
 
 /// How long a process may take to answer.
@@ -54,21 +55,25 @@ fn attached(tops: &[u64]) -> Result<Vec<u64>> {
     Ok(all)
 }
 
-fn detach(pid: u64) -> Result<()> {
-    let listening = || match sockets::of(pid) {
+/// What was `found` of a process, if the library is attached to it.
+fn listening(pid: u64, found: Option<Process>) -> Result<Process> {
+    match found {
         Some(process) if process.status.phase == Phase::Detached => {
             bail!("{pid}: the library is detached already")
         }
         Some(process) => Ok(process),
         None => bail!("{pid}: {}", missing::why(pid)),
-    };
-    if missing::was_attached(pid) && sockets::of(pid).is_none() {
-        return detach_unused(pid);
     }
-    let mut process = listening()?;
+}
+
+fn detach(pid: u64) -> Result<()> {
+    let mut process = match sockets::of(pid) {
+        None if missing::was_attached(pid) => return detach_unused(pid),
+        found => listening(pid, found)?,
+    };
     if process.status.phase != Phase::Armed || process.status.first.is_some() {
         stop::stop(vec![process], false);
-        process = listening()?;
+        process = listening(pid, sockets::of(pid))?;
     }
     process.connection.wait_for(Some(ANSWERING))?;
     process.connection.ask(&Request::Detach)?;
