@@ -288,7 +288,9 @@ def check_engine(bench, report, own, run):
     got, ok = outcome(process, first, longest)
     outputs = [one["outputs"] for one in rounds]
     steady = sum(len({one[at] for one in outputs}) == 1 for at in range(len(outputs[0])))
-    report.after += ["", f"{what}: the first attach", "```", first[-3000:], "```"]
+    with open(f"{folder}/log", errors="replace") as log:
+        library = [line for line in log if "tllmprof" in line][:20]
+    report.after += ["", f"{what}: the first attach, and the library", "```", first[-3000:], *(line.rstrip() for line in library), "```"]
     report.check(what, f"{got}; by {process['rule']} ({process['rule_why']}); {'the server goes on' if alive else 'THE SERVER HAS ENDED'}", ok and alive and f"{pid}: attached" in first)
     report.check(f"{what}: outputs", f"{steady} of {len(outputs[0])} requests have the same output in all {len(outputs)} rounds, before, meanwhile and after", None)
     before, *after = (of_spans(rates_in(rows, *span)) for span in quiet)

@@ -75,20 +75,40 @@ pub fn prepare() {
     if JUMPS.known.load(Ordering::Relaxed) != 0 {
         return;
     }
-    if let Some(driver) = driver()
-        && let Some(mut patched) = PATCHED.lock_for(PATIENCE)
-    {
-        *patched = prepared(&driver).unwrap_or_default();
+    let driver = match driver() {
+        Ok(Some(driver)) => Ok(driver),
+        Ok(None) => return,
+        Err(why) => Err(why),
+    };
+    let Some(mut patched) = PATCHED.lock_for(PATIENCE) else {
+        return;
+    };
+    match driver.and_then(|driver| prepared(&driver)) {
+        Ok(ready) => *patched = ready,
+        Err(why) => log::say!(Warn, "none of the driver's functions gets a jump: {why}"),
     }
 }
 
-fn prepared(driver: &Module) -> Option<Vec<Patched>> {
+/// # Errors
+/// Why none gets a jump.
+fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
     let forms = forms(driver);
     JUMPS.known.store(forms.len() as u64, Ordering::Relaxed);
-    let maps = Maps::read().ok()?;
+    if forms.is_empty() {
+        return Ok(Vec::new());
+    }
+    let maps = Maps::read().map_err(|error| format!("/proc/self/maps: {error}"))?;
     let entries = entries(driver, &forms, &maps);
     let count = entries.iter().flatten().count();
-    let mut region = Region::near(driver, count, &maps)?;
+    if let (0, Some(Err(refusal))) = (count, entries.first()) {
+        let path = driver.path().to_string_lossy();
+        return Err(format!(
+            "{path}: {}: {refusal}",
+            forms[0].name.to_string_lossy()
+        ));
+    }
+    let mut region =
+        Region::near(driver, count, &maps).ok_or("no page is free within 2 GiB of it")?;
     let mut ready = Vec::new();
     for (form, entry) in forms.into_iter().zip(entries) {
         let name = form.name.to_string_lossy().into_owned();
@@ -109,12 +129,18 @@ fn prepared(driver: &Module) -> Option<Vec<Patched>> {
             }
         }
     }
-    region.finish().then(|| publish(ready))
+    match region.finish() {
+        true => Ok(publish(ready)),
+        false => Err(format!("mprotect: {}", std::io::Error::last_os_error())),
+    }
 }
 
-/// The driver, which stays loaded from now on.
-fn driver() -> Option<Module> {
-    let name = libcuda::NAME.to_str().ok()?;
+/// The driver, which stays loaded from now on, if the process has loaded it.
+///
+/// # Errors
+/// It has, and none is found.
+fn driver() -> Result<Option<Module>, String> {
+    let name = libcuda::NAME.to_str().unwrap_or_default();
     // SAFETY: the library is loaded already, or nothing is: none of its functions runs.
     let kept = unsafe {
         Library::open(
@@ -122,15 +148,27 @@ fn driver() -> Option<Module> {
             RTLD_NOW | libc::RTLD_NOLOAD | libc::RTLD_NODELETE,
         )
     };
-    core::mem::forget(kept.ok()?);
-    let mut driver = None;
+    let Ok(kept) = kept else {
+        return Ok(None);
+    };
+    core::mem::forget(kept);
+    let (mut driver, mut unbound) = (None, 0);
     elf::walk(|module| {
-        if module.soname() == Some(libcuda::NAME) && module.is_bound() {
-            driver = Some(*module);
+        if module.soname() == Some(libcuda::NAME) {
+            match module.is_bound() {
+                true => driver = Some(*module),
+                false => unbound += 1,
+            }
         }
         driver.is_some()
     });
-    driver
+    match driver {
+        Some(driver) => Ok(Some(driver)),
+        None if unbound > 0 => Err(format!("{name} is being loaded")),
+        None => Err(format!(
+            "{name} is loaded, and no module of that name was found"
+        )),
+    }
 }
 
 /// The functions of the table that the driver has, in all forms that programs get.

@@ -1,5 +1,7 @@
 //! What is mapped where, by the kernel's word.
 
+#[cfg(target_arch = "x86_64")]
+use core::ops::Range;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -39,24 +41,24 @@ impl Maps {
         self.at(address)?.path.as_deref()
     }
 
-    /// Places where `size` bytes are free, the nearest to `address` first, none farther than
-    /// `reach`.
+    /// Where whole pages are free within `reach` of `address`, the nearest first.
     #[cfg(target_arch = "x86_64")]
-    pub fn free_near(&self, address: usize, size: usize, reach: usize) -> Vec<usize> {
+    pub fn free_near(&self, address: usize, reach: usize) -> Vec<Range<usize>> {
+        const PAGE: usize = 4096;
         // The first pages are not to be had, and beyond the last mapping lies the kernel's half.
+        let (lowest, highest) = (address.saturating_sub(reach), address.saturating_add(reach));
         let mut from = 0x1_0000;
-        let mut places = Vec::new();
+        let mut gaps = Vec::new();
         for mapping in &self.0 {
-            if let Some(last) = mapping.start.checked_sub(size).filter(|&last| last >= from) {
-                let nearest = (address & !0xfff).clamp(from, last & !0xfff);
-                if nearest.abs_diff(address) <= reach {
-                    places.push(nearest);
-                }
+            let start = from.max(lowest).next_multiple_of(PAGE);
+            let end = mapping.start.min(highest) & !(PAGE - 1);
+            if start < end {
+                gaps.push(start..end);
             }
             from = from.max(mapping.end);
         }
-        places.sort_by_key(|place| place.abs_diff(address));
-        places
+        gaps.sort_by_key(|gap| address.clamp(gap.start, gap.end).abs_diff(address));
+        gaps
     }
 }
 
@@ -144,19 +146,23 @@ mod tests {
             "203000-300000 r-xp ",
             "900000-a00000 r-xp ",
         ]);
-        let near = |address, reach| maps.free_near(address, 0x1000, reach);
+        let all = maps.free_near(0x1f_f000, usize::MAX);
         assert_eq!(
-            near(0x1f_f000, usize::MAX),
-            [0x20_0000, 0xf_f000, 0x30_0000]
+            all,
+            [
+                0x20_0000..0x20_3000,
+                0x1_0000..0x10_0000,
+                0x30_0000..0x90_0000
+            ]
         );
-        assert_eq!(near(0x1f_f000, 0x1000), [0x20_0000]);
-        assert_eq!(near(0x1f_f000, 0xfff), [0; 0]);
+        let near = |address, reach| maps.free_near(address, reach);
+        assert_eq!(near(0x1f_f000, 0x2fff), [const { 0x20_0000..0x20_1000 }]);
+        assert_eq!(near(0x1f_f000, 0x1fff), [const { 0x20_0000..0x20_0000 }; 0]);
+        let around = near(0x50_0123, 0x1000);
         assert_eq!(
-            near(0x50_0123, 0x1000),
-            [0x50_0000],
+            around,
+            [const { 0x50_0000..0x50_1000 }],
             "in the middle of what is free"
         );
-        let tall = maps.free_near(0x1f_f000, 0x4000, usize::MAX);
-        assert_eq!(tall, [0x30_0000, 0xf_c000], "the first gap has no room");
     }
 }

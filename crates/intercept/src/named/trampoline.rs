@@ -4,11 +4,14 @@
 //! took the place of, and a jump back behind them. It is written before it is executable, and never
 //! both at once.
 
+mod part;
 #[cfg(test)]
 mod tests;
 
 use core::ops::Range;
 use core::sync::atomic::AtomicUsize;
+
+use part::Part;
 
 use super::pool::{COUNT, LIMIT};
 use super::scopes::SAYS_NUMBER;
@@ -22,8 +25,6 @@ use tllmprof_platform::thread::{self, Block};
 /// with wider branches, the slow way 22.
 const SIZE: usize = 192;
 const PAGE: usize = 4096;
-/// How far from its functions trampolines may lie: what these refer to must stay within 2 GiB.
-const REACH: usize = 0x6000_0000;
 /// Places that are tried: the map may change meanwhile.
 const TRIES: usize = 8;
 
@@ -31,46 +32,42 @@ const TRIES: usize = 8;
 pub struct Region {
     /// The module, by where it starts.
     pub of: usize,
-    start: usize,
-    size: usize,
-    code: Vec<u8>,
+    /// One, or several where nowhere is room for all.
+    parts: Vec<Part>,
 }
 
 impl Region {
-    /// Room for `count` trampolines near `module`, not executable yet.
+    /// Room for `count` trampolines near `module`, not executable yet; for fewer where there is no more.
     pub fn near(module: &Module, count: usize, maps: &Maps) -> Option<Self> {
-        let address = module.start;
         let size = (count * SIZE).next_multiple_of(PAGE);
-        let mut places = maps.free_near(address, size, REACH);
+        let mut gaps = maps.free_near(module.start, reach(module));
         // Above a program lies its heap, which must be able to grow.
-        places.sort_by_key(|&place| place > address);
-        places.into_iter().take(TRIES).find_map(|place| {
-            // SAFETY: a new mapping where nothing lies: one that the kernel puts elsewhere, as old
-            // ones do that do not know the flag, is given back.
-            unsafe {
-                let got = libc::mmap(
-                    core::ptr::with_exposed_provenance_mut(place),
-                    size,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
-                    -1,
-                    0,
-                );
-                if got == libc::MAP_FAILED {
-                    return None;
-                }
-                if got.expose_provenance() != place {
-                    libc::munmap(got, size);
-                    return None;
+        gaps.sort_by_key(|gap| gap.start > module.start);
+        Self::within(&gaps, module.start, size)
+    }
+
+    /// So many bytes near `address`, in one of the gaps if one of them has that much room.
+    fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Option<Self> {
+        let place =
+            |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE - 1);
+        let wide = gaps.iter().filter(|gap| gap.len() >= size).take(TRIES);
+        let whole = wide
+            .map(|gap| Part::map(place(gap, size), size))
+            .find_map(|part| part);
+        let mut parts: Vec<_> = whole.into_iter().collect();
+        if parts.is_empty() {
+            let mut missing = size;
+            for gap in gaps {
+                let some = missing.min(gap.len());
+                if some > 0
+                    && let Some(part) = Part::map(place(gap, some), some)
+                {
+                    parts.push(part);
+                    missing -= some;
                 }
             }
-            Some(Self {
-                of: address,
-                start: place,
-                size,
-                code: Vec::new(),
-            })
-        })
+        }
+        (!parts.is_empty()).then_some(Self { of: address, parts })
     }
 
     /// Adds the trampoline for `entry`, that of the scope of that number if it is one; where it lies.
@@ -97,27 +94,16 @@ impl Region {
 
     fn add_code(
         &mut self,
-        assemble: impl FnOnce(usize) -> Option<Vec<u8>>,
+        mut assemble: impl FnMut(usize) -> Option<Vec<u8>>,
     ) -> Result<Range<usize>, Refusal> {
-        self.code.resize(self.code.len().next_multiple_of(16), 0xcc);
-        let at = self.start + self.code.len();
-        let code = assemble(at).ok_or(Refusal::NoRoom)?;
-        if self.code.len() + code.len() > self.size {
-            return Err(Refusal::NoRoom);
-        }
-        let end = at + code.len();
-        self.code.extend(code);
-        Ok(at..end)
+        let mut parts = self.parts.iter_mut();
+        let added = parts.find_map(|part| part.add(&mut assemble).ok());
+        added.ok_or(Refusal::NoRoom)
     }
 
     /// Makes the trampolines executable; false if the system does not allow that.
     pub fn finish(&self) -> bool {
-        let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
-        // SAFETY: the region is ours, that large, and nobody runs in it yet.
-        unsafe {
-            core::ptr::copy_nonoverlapping(self.code.as_ptr(), place, self.code.len());
-            libc::mprotect(place.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC) == 0
-        }
+        self.parts.iter().all(Part::finish)
     }
 
     /// Gives the memory back.
@@ -125,14 +111,18 @@ impl Region {
     /// # Safety
     /// Nothing leads there any more, as after the functions have been unloaded.
     pub unsafe fn free(self) {
-        // SAFETY: the mapping is this region's, and no code leads into it any more.
-        unsafe {
-            libc::munmap(
-                core::ptr::with_exposed_provenance_mut(self.start),
-                self.size,
-            )
-        };
+        for part in self.parts {
+            // SAFETY: as for all of them.
+            unsafe { part.free() };
+        }
     }
+}
+
+/// How far from the start of a module trampolines may lie: what these refer to, which may be anywhere in it, must stay within
+/// 2 GiB.
+fn reach(module: &Module) -> usize {
+    const MOST: usize = i32::MAX as usize - (1 << 20);
+    MOST.saturating_sub(module.end - module.start)
 }
 
 /// Code that is being written for a place.

@@ -152,25 +152,52 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
 
 #[test]
 fn a_region_is_near_its_module_and_has_room_for_so_many() {
+    with_module(|us, maps| {
+        let region = Region::near(us, 1, maps).unwrap();
+        let range = region.parts[0].range();
+        assert_eq!((region.of, range.len()), (us.start, PAGE));
+        assert!(range.start.abs_diff(us.start) <= reach(us));
+        assert!(fill(region) >= PAGE / SIZE);
+    });
+}
+
+#[test]
+fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
+    with_module(|us, maps| {
+        let wide = maps.free_near(us.start, reach(us));
+        let free = wide.iter().find(|gap| gap.len() >= 64 * PAGE).unwrap();
+        let page = |at: usize| free.start + at * PAGE..free.start + (at + 1) * PAGE;
+        let gaps = [page(2), page(4).start..page(5).end, page(8), page(10)];
+        let region = Region::within(&gaps, us.start, 4 * PAGE).unwrap();
+        let parts: Vec<_> = region.parts.iter().map(Part::range).collect();
+        assert_eq!(parts, gaps[..3]);
+        assert!(fill(region) >= 4 * (PAGE / SIZE));
+        let few = Region::within(&gaps[..1], us.start, 4 * PAGE).unwrap();
+        assert_eq!(few.parts.len(), 1, "what there is");
+        assert!(fill(few) >= PAGE / SIZE);
+        assert!(Region::within(&[], us.start, PAGE).is_none());
+    });
+}
+
+/// How many trampolines a region has room for, each within one of its parts.
+fn fill(mut region: Region) -> usize {
     let plain = || {
         entry(
             &raw const tllmprof_made_plain,
             &raw const tllmprof_made_plain_end,
         )
     };
-    with_module(|us, maps| {
-        let mut region = Region::near(us, 1, maps).unwrap();
-        assert_eq!((region.of, region.size), (us.start, PAGE));
-        assert!(region.start.abs_diff(us.start) <= REACH + PAGE);
-        let mut added = 0;
-        while region.add(&plain(), None).is_ok() {
-            added += 1;
-        }
-        assert!(added >= PAGE / SIZE && region.code.len() <= PAGE, "{added}");
-        assert_eq!(region.add(&plain(), None), Err(Refusal::NoRoom));
-        // SAFETY: nobody knows of the region.
-        unsafe { region.free() };
-    });
+    let parts: Vec<_> = region.parts.iter().map(Part::range).collect();
+    let mut added = 0;
+    while let Ok(place) = region.add(&plain(), None) {
+        let is_within = |part: &Range<usize>| part.start <= place.start && place.end <= part.end;
+        assert!(parts.iter().any(is_within), "{place:x?}");
+        added += 1;
+    }
+    assert!(region.finish());
+    // SAFETY: nobody knows of the region.
+    unsafe { region.free() };
+    added
 }
 
 #[test]

@@ -1,0 +1,85 @@
+//! Memory between what is mapped already, for code.
+
+use core::ops::Range;
+
+use tllmprof_platform::entry::Refusal;
+
+/// Pages in a row, not executable yet.
+pub struct Part {
+    start: usize,
+    size: usize,
+    code: Vec<u8>,
+}
+
+impl Part {
+    /// Maps pages at a place of the page's boundary where nothing lies; `None` where something lies there by now.
+    pub fn map(place: usize, size: usize) -> Option<Self> {
+        // SAFETY: a new mapping where nothing lies: one that the kernel puts elsewhere, as old ones do that do not know the
+        // flag, is given back.
+        unsafe {
+            let got = libc::mmap(
+                core::ptr::with_exposed_provenance_mut(place),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE,
+                -1,
+                0,
+            );
+            if got == libc::MAP_FAILED {
+                return None;
+            }
+            if got.expose_provenance() != place {
+                libc::munmap(got, size);
+                return None;
+            }
+        }
+        Some(Self {
+            start: place,
+            size,
+            code: Vec::new(),
+        })
+    }
+
+    /// Adds what `assemble` makes for the place that it is given; where it lies.
+    pub fn add(
+        &mut self,
+        assemble: impl FnOnce(usize) -> Option<Vec<u8>>,
+    ) -> Result<Range<usize>, Refusal> {
+        let used = self.code.len().next_multiple_of(16);
+        let at = self.start + used;
+        let code = assemble(at).ok_or(Refusal::NoRoom)?;
+        if used + code.len() > self.size {
+            return Err(Refusal::NoRoom);
+        }
+        self.code.resize(used, 0xcc);
+        let end = at + code.len();
+        self.code.extend(code);
+        Ok(at..end)
+    }
+
+    /// Makes the code executable; false if the system does not allow that.
+    pub fn finish(&self) -> bool {
+        let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
+        // SAFETY: the pages are ours, that many, and nobody runs in them yet.
+        unsafe {
+            core::ptr::copy_nonoverlapping(self.code.as_ptr(), place, self.code.len());
+            libc::mprotect(place.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC) == 0
+        }
+    }
+
+    /// Gives the memory back.
+    ///
+    /// # Safety
+    /// Nothing leads there any more.
+    pub unsafe fn free(self) {
+        let place = core::ptr::with_exposed_provenance_mut(self.start);
+        // SAFETY: the mapping is this part's, and no code leads into it any more.
+        unsafe { libc::munmap(place, self.size) };
+    }
+
+    /// Where it lies.
+    #[cfg(test)]
+    pub fn range(&self) -> Range<usize> {
+        self.start..self.start + self.size
+    }
+}
