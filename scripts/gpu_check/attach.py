@@ -21,15 +21,18 @@ from .throughput import Block
 
 NAME = "attach"
 TIMES, STEPS = 20, 50
-ROUNDS, BLOCK_SECONDS, LONG_SECONDS = 40, 0.06, 0.5
-# How long a loop goes on between two looks at its speed, for what that changes by itself.
-CONTROL_SECONDS = 6
+BLOCK_SECONDS, LONG_SECONDS = 0.06, 0.5
+# Blocks of a loop and of its twin in turn: at least so many, and at most, until the interval is no wider to either side.
+FEWEST_ROUNDS, MOST_ROUNDS, NARROW = 40, 400, 0.0015
+# Of the GPU's memory, for each of two programs in JAX: by itself it takes three quarters.
+SHARE = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.3"}
 # Steps a second after the last detach, of those before the first attach.
 AFTERWARDS = 0.995
 TITLE = (f"## {NAME.capitalize()}", "", f"Programs that were started without the library: `tllmprof attach --steps {STEPS}` and `tllmprof detach`, "
-         f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, the median of {ROUNDS} "
-         f"blocks' ratios (an engine's: of spans of steps, its process on cores of its own) and its 95 % interval; {AFTERWARDS} is wanted. What "
-         "changes by itself meanwhile is shown beside it.")
+         f"{TIMES} times each. *Afterwards*: steps a second after the last detach of those before the first attach, and the 95 % interval of the "
+         "median; of a loop, as parts of a twin's that is never attached to, whose blocks come in turn with its own (by the median step where it "
+         "is in Python); of an engine, by the medians of spans of steps, its process on cores of its own. "
+         f"{AFTERWARDS} is wanted. What changes by itself meanwhile is shown beside it.")
 ENGINE_ROUNDS = 300
 # How long an engine's steps are looked at before the first attach, after its detach, and after the last one.
 ENGINE_SECONDS = 8
@@ -94,11 +97,12 @@ def judge(process):
     return "; ".join(wrong[:3]) or None
 
 
-def judge_speed(before, after):
-    """(in words, whether it is as wanted or None where the interval does not say)."""
+def judge_speed(before, after, steps=None):
+    """(in words, whether it is as wanted or None where the interval does not say), of steps a second, or of what is like them where `steps` are
+    those."""
     ratio, least, most = interval([later / one for one, later in zip(before, after)])
     ok = True if least >= AFTERWARDS else False if most < AFTERWARDS else None
-    return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {statistics.median(before):.0f} steps/s", ok
+    return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {steps or statistics.median(before):.0f} steps/s", ok
 
 
 def attached(command, rule, more=(), numbers=range(TIMES)):
@@ -159,20 +163,21 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
     if before_it and subprocess.run([*before_it, "true"], stderr=subprocess.DEVNULL).returncode:
         return report.check(name, f"{' '.join(before_it)} is not permitted here", None)
     folder = private()
+    words = [*before_it, *program.command, "--blocks", *words]
     with open(f"{folder}/said", "wb") as said:
-        block = Block([*before_it, *program.command, "--blocks", *words], bench.variables(), said)
+        block, twin = (Block(words, bench.variables(**SHARE), said) for _ in range(2))
         try:
-            block.wait_until_ready()
-            block.run(1)
-            long_before = speeds_of(block)
-            block.run(CONTROL_SECONDS)
-            before = speeds_of(block)
+            for one in (block, twin):
+                one.wait_until_ready()
+                one.run(1)
+            before = speeds_of(block, twin)
             pid = first_child(block.process.pid) if before_it else block.process.pid
             with going_on(block):
                 first, longest = attached(Command(bench, pid, folder), rule, more)
-            after = speeds_of(block)
+            after = speeds_of(block, twin)
         finally:
             block.end()
+            twin.end()
     with open(f"{folder}/said", errors="replace") as said:
         report.after += ["", f"{name}: the first attach, and the library", "```", first[-3000:], said.read()[-3000:], "```"]
     process = process_of(bench.command, f"{folder}/record.tllmprof")
@@ -181,13 +186,33 @@ def check_loop(bench, report, name, program, words, rule, more, before_it):
         wrong = unlike_python(process)
         report.check(f"{name}: seen in it", wrong or f"{process['stacks']['counts']['samples']} samples of stacks, {process['gil_handoffs']} handoffs of "
                      f"the GIL, {sum(one['count'] for one in process['gc'])} collections", wrong is None)
-    report.check(f"{name}: steps, {CONTROL_SECONDS} s without attaching between", judge_speed(long_before, before)[0], None)
-    report.check(f"{name}: steps", *judge_speed(before, after))
+    own, others = zip(before, after)
+    report.check(f"{name}: steps of its twin", judge_speed(*others)[0], None)
+    report.check(f"{name}: steps", *judge_twins(own, others))
     return shutil.rmtree(folder)
 
 
-def speeds_of(block):
-    return [block.steps_a_second(BLOCK_SECONDS) for _ in range(ROUNDS)]
+def speeds_of(block, twin):
+    """(steps a second of a loop's blocks, those of its twin's, which come in turn)"""
+    own, others = [], []
+    while len(own) < FEWEST_ROUNDS or len(own) < MOST_ROUNDS and not is_narrow(own, others):
+        own.append(block.median_rate(BLOCK_SECONDS))
+        others.append(twin.median_rate(BLOCK_SECONDS))
+    return own, others
+
+
+def is_narrow(own, others):
+    middle, least, most = interval(parts(own, others))
+    return max(middle - least, most - middle) <= NARROW * middle
+
+
+def parts(own, others):
+    return [one / other for one, other in zip(own, others)]
+
+
+def judge_twins(own, others):
+    """As judge_speed, of (before, after) of a loop and of its twin: as parts of the twin's."""
+    return judge_speed(*map(parts, own, others), statistics.median(own[0]))
 
 
 def check_whole(bench, report, name, program, steps, rule, round_of=None):

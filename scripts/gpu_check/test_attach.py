@@ -1,4 +1,5 @@
 """What gpu-check makes of an attach: windows, Python's side, speed."""
+import itertools
 import os
 import signal
 import subprocess
@@ -36,6 +37,23 @@ class Judged(unittest.TestCase):
         self.assertEqual(attach.judge_speed(before, [99.0] * 20)[1], False)
         self.assertIsNone(attach.judge_speed(before, [98.0, 101.0] * 10)[1])
         self.assertIsNone(attach.judge_speed([99.0, 101.0] * 10, before)[1])
+
+    def test_what_changes_by_itself_changes_a_twin_too(self):
+        before, after = [100.0] * 40, [99.0] * 40
+        self.assertEqual(attach.judge_twins((before, after), (before, after)), ("afterwards 1.0000 (1.0000–1.0000) of 100 steps/s", True))
+        self.assertEqual(attach.judge_twins((before, after), (before, before))[1], False)
+
+    def test_blocks_are_run_in_turn_until_the_interval_is_narrow(self):
+        class Program:
+            def __init__(self, *rates):
+                self.rates = itertools.cycle(rates)
+
+            def median_rate(self, _seconds):
+                return next(self.rates)
+
+        steady, noisy = Program(100.0), Program(95.0, 99.0, 101.0, 105.0, 97.0, 103.0)
+        self.assertEqual([len(one) for one in attach.speeds_of(steady, steady)], [attach.FEWEST_ROUNDS] * 2)
+        self.assertEqual([len(one) for one in attach.speeds_of(noisy, steady)], [attach.MOST_ROUNDS] * 2)
 
     def test_an_engine_has_cores_of_its_own(self):
         whole = os.sched_getaffinity(0)

@@ -34,7 +34,7 @@ class Layers(unittest.TestCase):
         queued = {f"model/{one}": 1000 for one in range(20)}
         again = {scope: 1000 + 5 * number for number, scope in enumerate(queued)}
         for ns, wanted in ((1050, True), (990, False), (1110, False)):
-            times = {"eager": queued, layers.QUEUED: queued, layers.AGAIN: again, "graph": dict.fromkeys(queued, ns)}
+            times = {"eager": queued, "graph": queued, layers.QUEUED: queued, layers.AGAIN: again, layers.QUEUED_GRAPH: dict.fromkeys(queued, ns)}
             self.assertEqual(layers.judge_spread(times)[1], wanted)
 
     def test_copies_may_be_kernels_of_the_driver(self):
@@ -77,7 +77,7 @@ class Layers(unittest.TestCase):
         kernel = lambda scope, name: dict(cat="kernel", name=name, args=dict(scope=scope))  # noqa: E731
         eager = layers.kernels_in_modules([kernel("a", "k")] * 40 + [kernel("b", "k")] * 20 + [dict(cat="gpu", name="k")])
         graph = [kernel("b", "k")] * 20 + [kernel("a", "k")] * 40
-        self.assertIsNone(layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "memcpy32_post")] * 20)))
+        self.assertIsNone(layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "memcpy32_post")] * 20 + [kernel("b", "memcpy128")])))
         self.assertIn("b, k: 1 a step eagerly, 2 in the graph", layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "k")] * 20)))
         self.assertIn("b, other: 0 a step eagerly, 1 in the graph", layers.unlike(eager, layers.kernels_in_modules(graph + [kernel("b", "other")] * 20)))
 

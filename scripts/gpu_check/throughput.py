@@ -97,18 +97,23 @@ class Block:
                 self.graph_us = float(found.group(1))
 
     def run(self, seconds):
-        """(steps, seconds that they took, processor time that they took)"""
+        """(steps, seconds that they took, processor time that they took, the median step where the program says it)"""
         self.process.stdin.write(f"{seconds}\n".encode())
-        steps, elapsed, used = self.line(seconds * 4 + 20).split()
-        return int(steps), float(elapsed), float(used)
+        steps, *others = self.line(seconds * 4 + 20).split()
+        return int(steps), *map(float, others)
 
     def steps_a_second(self, seconds):
-        steps, elapsed, _ = self.run(seconds)
+        steps, elapsed, *_ = self.run(seconds)
         return steps / elapsed
+
+    def median_rate(self, seconds):
+        """Steps a second by the median step, which a step that the system held up does not change; by all where the program says no median."""
+        steps, elapsed, _, *median = self.run(seconds)
+        return 1 / median[0] if median else steps / elapsed
 
     def processor_ns(self, seconds):
         """Processor time a step."""
-        steps, _, used = self.run(seconds)
+        steps, _, used, *_ = self.run(seconds)
         return used / steps * 1e9
 
     def end(self):

@@ -157,7 +157,7 @@ mod tests {
         );
         let near = |address, reach| maps.free_near(address, reach);
         assert_eq!(near(0x1f_f000, 0x2fff), [const { 0x20_0000..0x20_1000 }]);
-        assert_eq!(near(0x1f_f000, 0x1fff), [const { 0x20_0000..0x20_0000 }; 0]);
+        assert!(near(0x1f_f000, 0x1fff).is_empty());
         let around = near(0x50_0123, 0x1000);
         assert_eq!(
             around,

@@ -1,9 +1,10 @@
-"""The forward pass of a small model, a step at a time: layers_torch.py KIND WAY STEPS.
+"""The forward pass of a model of few layers, a step at a time: layers_torch.py KIND WAY STEPS.
 
-KIND: llama, mixtral or gpt_oss. WAY: eager; queued, eager on a GPU that is kept busy until all is launched, so that kernels follow one another
-as in a graph; graph, captured and replayed; compiled, the same of a compiled model. Each step ends with a wait for an event, and nothing else
-waits for one. The mask is made beforehand: models make another one, with other kernels, in a capture. WAY late: as compiled, but the model makes
-its mask, and steps end with a wait for the stream, as others do while it is compiled.
+KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; queued and queued_graph, the same on a GPU that is kept busy until all
+is launched, so that kernels follow one another and the GPU has done nothing demanding before, and with memory of its own, as a graph has;
+compiled, the graph of a compiled model. Each step ends with a wait for an event, and nothing else waits for one. The mask is made beforehand:
+models make another one, with other kernels, in a capture. WAY late: as compiled, but the model makes its mask, and steps end with a wait for the
+stream, as others do while it is compiled.
 LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os
@@ -16,20 +17,23 @@ import torch
 import transformers
 
 KIND, WAY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
-LENGTH = 64
 BUSY_CYCLES = 60_000_000  # 30 ms
 DEVICE = os.environ.get("LAYERS_DEVICE", "cuda")
-BASE = dict(vocab_size=8192, hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=4,
-            pad_token_id=0, bos_token_id=1, eos_token_id=2)
-EXPERTS = dict(num_local_experts=8, num_experts_per_tok=2)
-KINDS = {"llama": ("Llama", {}), "mixtral": ("Mixtral", EXPERTS),
-         "gpt_oss": ("GptOss", dict(EXPERTS, head_dim=64, layer_types=["full_attention"] * 4,
+LENGTH = 1024 if DEVICE == "cuda" else 16
+LAYERS = 4
+TOKENS = dict(vocab_size=32000, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+LLAMA = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8)
+# Four layers as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B: a kernel takes much longer than the few ns in which the GPU's
+# times count, and than what the kernels before and behind it change.
+KINDS = {"llama": ("Llama", LLAMA), "mixtral": ("Mixtral", dict(LLAMA, num_local_experts=8, num_experts_per_tok=2)),
+         "gpt_oss": ("GptOss", dict(hidden_size=2880, intermediate_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
+                                    num_local_experts=32, num_experts_per_tok=4, layer_types=["full_attention"] * LAYERS,
                                     rope_parameters={"rope_type": "default", "rope_theta": 10000.0}))}
 
 
 def build():
     family, more = KINDS[KIND]
-    config = getattr(transformers, family + "Config")(**{**BASE, **more})
+    config = getattr(transformers, family + "Config")(num_hidden_layers=LAYERS, **TOKENS, **more)
     if "num_local_experts" in more:
         # Shapes that do not depend on the routing, as a capture needs.
         config._experts_implementation = "grouped_mm"
@@ -52,6 +56,19 @@ def captured(step):
     return graph.replay
 
 
+def with_memory_of_its_own(step):
+    """In a graph, what a step needs lies close together, which the GPU's cache sees."""
+    pool = torch.cuda.MemPool()
+    for _ in range(3):
+        step()
+
+    def run():
+        with torch.cuda.use_mem_pool(pool):
+            return step()
+
+    return run
+
+
 @torch.inference_mode()
 def main():
     transformers.logging.set_verbosity_error()
@@ -59,7 +76,7 @@ def main():
     model = build()
     if WAY in ("compiled", "late"):
         model = torch.compile(model)
-    tokens = torch.randint(0, BASE["vocab_size"], (1, LENGTH), device=DEVICE)
+    tokens = torch.randint(0, TOKENS["vocab_size"], (1, LENGTH), device=DEVICE)
 
     mask = torch.full((LENGTH, LENGTH), float("-inf"), device=DEVICE, dtype=torch.bfloat16).triu(1)[None, None]
     # Models with layers of several kinds take a mask of each.
@@ -71,10 +88,11 @@ def main():
     def step():
         return model(input_ids=tokens, use_cache=False, **more).logits
 
-    run = step if WAY in ("eager", "queued") or DEVICE == "cpu" else captured(step)
+    ways = {"eager": lambda step: step, "queued": with_memory_of_its_own}
+    run = step if DEVICE == "cpu" else ways.get(WAY, captured)(step)
     done = torch.Event(DEVICE) if DEVICE != "cpu" else None
     for _ in range(STEPS):
-        if WAY == "queued" and DEVICE == "cuda":
+        if WAY.startswith("queued") and DEVICE == "cuda":
             torch.cuda._sleep(BUSY_CYCLES)
         run()
         if WAY == "late":

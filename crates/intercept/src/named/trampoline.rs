@@ -112,7 +112,7 @@ impl Region {
     /// Nothing leads there any more, as after the functions have been unloaded.
     pub unsafe fn free(self) {
         for part in self.parts {
-            // SAFETY: as for all of them.
+            // SAFETY: nothing leads into any of the parts any more, as the caller has promised.
             unsafe { part.free() };
         }
     }

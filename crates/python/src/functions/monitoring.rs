@@ -169,9 +169,12 @@ fn known(py: Python<'_>) -> Option<Option<Tool>> {
     Some(ours.iter().find(|tool| tool.interpreter == number).copied())
 }
 
-/// Gives the interpreter back what it has given us: it reports no calls any more, those of `codes` first of all.
+/// Gives the interpreter back what it has given us, if anything: it reports no calls any more, those of `codes` first of all. None if it does
+/// not take it back.
 pub fn leave<'py>(py: Python<'py>, codes: &[Object<'py>]) -> Option<()> {
-    let tool = known(py)??;
+    let Some(tool) = known(py)? else {
+        return Some(()); // no function has been followed
+    };
     forget(tool.interpreter);
     Monitoring::of(py)?.give_back(tool, codes)
 }
