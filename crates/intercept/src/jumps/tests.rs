@@ -116,3 +116,65 @@ fn a_process_without_the_driver_gets_no_jumps() {
         assert_eq!(JUMPS.known.load(Ordering::Relaxed), 0);
     });
 }
+
+/// Leaves no page free within reach of the driver, but for as many as are asked for.
+fn fill_around(driver: &Module, but: usize) {
+    let maps = Maps::read().unwrap();
+    let reach = i32::MAX as usize;
+    let mut left = but;
+    for gap in maps.free_near(driver.start, reach) {
+        let spared = left.min(gap.len() / PAGE);
+        left -= spared;
+        let (place, size) = (gap.start + spared * PAGE, gap.len() - spared * PAGE);
+        if size > 0 {
+            // SAFETY: a new mapping where nothing lies, or none.
+            let got = unsafe {
+                libc::mmap(
+                    core::ptr::with_exposed_provenance_mut(place),
+                    size,
+                    libc::PROT_NONE,
+                    libc::MAP_PRIVATE
+                        | libc::MAP_ANONYMOUS
+                        | libc::MAP_NORESERVE
+                        | libc::MAP_FIXED_NOREPLACE,
+                    -1,
+                    0,
+                )
+            };
+            assert_ne!(got, libc::MAP_FAILED);
+        }
+    }
+}
+
+/// How many functions are known and get jumps where so many pages are free near the driver.
+fn jumps_with_room_for(pages: usize) -> (u64, u64) {
+    let path = library("libcuda.so.1", DRIVER);
+    let path = CString::new(path.as_str()).unwrap();
+    // SAFETY: a library of this test's, without constructors.
+    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+    assert!(!handle.is_null());
+    fill_around(&driver().unwrap().unwrap(), pages);
+    prepare();
+    let load = |count: &core::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+    (load(&JUMPS.known), load(&JUMPS.count))
+}
+
+#[test]
+fn a_driver_without_a_free_page_near_it_gets_no_jumps_and_that_is_said() {
+    let said = alone(&[("TLLMPROF_START_STOP", "1000")], || {
+        assert_eq!(jumps_with_room_for(0), (5, 0));
+        assert!(PATCHED.lock().is_empty());
+    });
+    if let Some(said) = said {
+        let wanted =
+            "none of the driver's functions gets a jump: no page is free within 2 GiB of it";
+        assert!(said.contains(wanted), "{said}");
+    }
+}
+
+#[test]
+fn a_page_near_the_driver_is_enough() {
+    alone(&[("TLLMPROF_START_STOP", "1000")], || {
+        assert_eq!(jumps_with_room_for(1), (5, 3));
+    });
+}
