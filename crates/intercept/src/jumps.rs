@@ -75,10 +75,8 @@ pub fn prepare() {
     if JUMPS.known.load(Ordering::Relaxed) != 0 {
         return;
     }
-    let driver = match driver() {
-        Ok(Some(driver)) => Ok(driver),
-        Ok(None) => return,
-        Err(why) => Err(why),
+    let Some(driver) = driver().transpose() else {
+        return;
     };
     let Some(mut patched) = PATCHED.lock_for(PATIENCE) else {
         return;

@@ -50,10 +50,8 @@ impl Region {
     fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Option<Self> {
         let place =
             |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE - 1);
-        let wide = gaps.iter().filter(|gap| gap.len() >= size).take(TRIES);
-        let whole = wide
-            .map(|gap| Part::map(place(gap, size), size))
-            .find_map(|part| part);
+        let mut wide = gaps.iter().filter(|gap| gap.len() >= size).take(TRIES);
+        let whole = wide.find_map(|gap| Part::map(place(gap, size), size));
         let mut parts: Vec<_> = whole.into_iter().collect();
         if parts.is_empty() {
             let mut missing = size;
