@@ -194,6 +194,7 @@ fn fill(mut region: Region) -> usize {
         assert!(parts.iter().any(is_within), "{place:x?}");
         added += 1;
     }
+    assert_eq!(region.add(&plain(), None), Err(Refusal::NoRoom));
     assert!(region.finish());
     // SAFETY: nobody knows of the region.
     unsafe { region.free() };
