@@ -90,6 +90,8 @@ class Layers(unittest.TestCase):
         eager, graph = (layers.times_in_modules(line(**of)) for of in (dict(a=10, b=20), dict(a=10, b=21)))
         self.assertEqual(eager, dict(a=20, b=40))
         self.assertEqual(layers.spread(eager, graph), "1.025 (1.000–1.050)")
+        copy = dict(cat="kernel", name="memcpy128_post", start=1005, ns=100, args=dict(scope="b"))
+        self.assertEqual(layers.times_in_modules([*line(a=10, b=20), copy, copy]), eager)
 
     def test_times_in_a_graph_are_those_that_nsys_has(self):
         ours = (dict(a=10.0, b=20.0), 31.0, 30.0)

@@ -1,10 +1,9 @@
 """The forward pass of a model of few layers, a step at a time: layers_torch.py KIND WAY STEPS.
 
 KIND: llama, mixtral or gpt_oss. WAY: eager; graph, captured and replayed; queued and queued_graph, the same on a GPU that is kept busy until all
-is launched, so that kernels follow one another and the GPU has done nothing demanding before, and with memory of its own, as a graph has;
-compiled, the graph of a compiled model. Each step ends with a wait for an event, and nothing else waits for one. The mask is made beforehand:
-models make another one, with other kernels, in a capture. WAY late: as compiled, but the model makes its mask, and steps end with a wait for the
-stream, as others do while it is compiled.
+is launched, so that kernels follow one another and the GPU has done nothing demanding before; compiled, the graph of a compiled model. Each step
+ends with a wait for an event, and nothing else waits for one. The mask is made beforehand: models make another one, with other kernels, in a
+capture. WAY late: as compiled, but the model makes its mask, and steps end with a wait for the stream, as others do while it is compiled.
 LAYERS_DEVICE=cpu tries the program without a GPU, eagerly.
 """
 import os
@@ -19,12 +18,12 @@ import transformers
 KIND, WAY, STEPS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 BUSY_CYCLES = 60_000_000  # 30 ms
 DEVICE = os.environ.get("LAYERS_DEVICE", "cuda")
-LENGTH = 1024 if DEVICE == "cuda" else 16
+LENGTH = 4096 if DEVICE == "cuda" else 16
 LAYERS = 4
 TOKENS = dict(vocab_size=32000, pad_token_id=0, bos_token_id=1, eos_token_id=2)
 LLAMA = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, num_key_value_heads=8)
-# Four layers as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B: a kernel takes much longer than the few ns in which the GPU's
-# times count, and than what the kernels before and behind it change.
+# Four layers as wide as those of Llama 3 8B, Mixtral 8x7B and GPT-OSS 20B, and many tokens: a kernel takes much longer than the few ns in which
+# the GPU's times count, and than the 0.1 to 0.3 us by which a kernel's launch from a graph changes its time.
 KINDS = {"llama": ("Llama", LLAMA), "mixtral": ("Mixtral", dict(LLAMA, num_local_experts=8, num_experts_per_tok=2)),
          "gpt_oss": ("GptOss", dict(hidden_size=2880, intermediate_size=2880, num_attention_heads=64, num_key_value_heads=8, head_dim=64,
                                     num_local_experts=32, num_experts_per_tok=4, layer_types=["full_attention"] * LAYERS,
@@ -56,19 +55,6 @@ def captured(step):
     return graph.replay
 
 
-def with_memory_of_its_own(step):
-    """In a graph, what a step needs lies close together, which the GPU's cache sees."""
-    pool = torch.cuda.MemPool()
-    for _ in range(3):
-        step()
-
-    def run():
-        with torch.cuda.use_mem_pool(pool):
-            return step()
-
-    return run
-
-
 @torch.inference_mode()
 def main():
     transformers.logging.set_verbosity_error()
@@ -88,8 +74,7 @@ def main():
     def step():
         return model(input_ids=tokens, use_cache=False, **more).logits
 
-    ways = {"eager": lambda step: step, "queued": with_memory_of_its_own}
-    run = step if DEVICE == "cpu" else ways.get(WAY, captured)(step)
+    run = step if DEVICE == "cpu" or WAY in ("eager", "queued") else captured(step)
     done = torch.Event(DEVICE) if DEVICE != "cpu" else None
     for _ in range(STEPS):
         if WAY.startswith("queued") and DEVICE == "cuda":
