@@ -1,6 +1,7 @@
 """Attach to programs that were started without the library, capture, detach, again and again: exact windows, nothing left behind."""
 import contextlib
 import glob
+import math
 import os
 import re
 import shutil
@@ -13,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from . import child
 from .captures import private
-from .inside import began_of, interval
+from .inside import interval
 from .kernels import Report
+from .programs import llama_with
 from .record_file import process_of
 from .router_ranks import free_port
 from .throughput import Block
@@ -38,20 +40,27 @@ ENGINE_ROUNDS = 300
 ENGINE_SECONDS = 8
 # Steps of an engine whose median counts as one, and how many such are the fewest that say something.
 SPAN, FEWEST_SPANS = 40, 5
+LLAMA_RULE = "sym:^llama_decode$"
+# Layers and width of llama.cpp's model, 2.5 GB, so that a step is the GPU's: a processor's speed varies by more than is wanted.
+LLAMA = (8, 4096)
 # Options of the first attach that have the library enter Python.
 PYTHON = ("--gc", "--gil", "--stacks")
 # Namespaces of a container's, in which the program is the first process.
 CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup", "--fork", "--mount-proc")
 
 
-def loops(programs):
+def loops(programs, folder):
     """(name, program, its words, its rule, more options of the first attach, what goes before the program) of each loop that runs
     blocks when it is asked to."""
+    llama = programs["llama.cpp"]
+    if not llama.missing:
+        llama = llama_with(llama, os.path.join(folder, "wide.gguf"), *LLAMA)
     plain = [(f"{name}, {rule}", programs[name], ["--decode"], rule, (), ())
              for name, rule in (("loop-static", "cudaGraphLaunch"), ("loop-shared", "cudaGraphLaunch"), ("loop-per-thread", "cudaGraphLaunch"),
                                 ("torch_graph", "cudaGraphLaunch"), ("torch_graph", "auto"), ("jax_jit", "auto"))]
     torch = programs["torch_graph"]
-    return [*plain, ("torch_graph, Python", torch, ["--decode"], "auto", PYTHON, ()),
+    return [*plain, (f"llama.cpp, {LLAMA_RULE}", llama, [], LLAMA_RULE, (), ()),
+            ("torch_graph, Python", torch, ["--decode"], "auto", PYTHON, ()),
             ("torch_graph, a container", torch, ["--decode"], "auto", PYTHON, CONTAINER)]
 
 
@@ -97,12 +106,14 @@ def judge(process):
     return "; ".join(wrong[:3]) or None
 
 
-def judge_speed(before, after, steps=None):
-    """(in words, whether it is as wanted or None where the interval does not say), of steps a second, or of what is like them where `steps` are
-    those."""
-    ratio, least, most = interval([later / one for one, later in zip(before, after)])
+def judge_speed(before, after):
+    """(in words, whether it is as wanted or None where the interval does not say), of steps a second."""
+    return judge_ratio(*interval([later / one for one, later in zip(before, after)]), before)
+
+
+def judge_ratio(ratio, least, most, before):
     ok = True if least >= AFTERWARDS else False if most < AFTERWARDS else None
-    return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {steps or statistics.median(before):.0f} steps/s", ok
+    return f"afterwards {ratio:.4f} ({least:.4f}–{most:.4f}) of {statistics.median(before):.0f} steps/s", ok
 
 
 def attached(command, rule, more=(), numbers=range(TIMES)):
@@ -202,27 +213,28 @@ def speeds_of(block, twin):
 
 
 def is_narrow(own, others):
-    middle, least, most = interval(parts(own, others))
-    return max(middle - least, most - middle) <= NARROW * middle
+    return of_twins(own, others)[1] <= NARROW
 
 
-def parts(own, others):
-    return [one / other for one, other in zip(own, others)]
+def of_twins(own, others):
+    """(the median of a loop's steps a second as parts of its twin's, the greater half of its interval as a part of it)"""
+    middle, least, most = interval([one / other for one, other in zip(own, others)])
+    return middle, max(middle - least, most - middle) / middle
 
 
 def judge_twins(own, others):
     """As judge_speed, of (before, after) of a loop and of its twin: as parts of the twin's."""
-    return judge_speed(*map(parts, own, others), statistics.median(own[0]))
+    (before, before_half), (after, after_half) = map(of_twins, own, others)
+    ratio, half = after / before, math.hypot(before_half, after_half)
+    return judge_ratio(ratio, ratio * (1 - half), ratio * (1 + half), own[0])
 
 
-def check_whole(bench, report, name, program, steps, rule, round_of=None):
-    """A program that makes so many steps and prints what they gave: attached to meanwhile, its output is as without. `round_of`: steps of a
-    round, of a program that writes when each began."""
+def check_whole(bench, report, name, program, steps, rule):
+    """A program that makes so many steps and prints what they gave: attached to meanwhile, its output is as without."""
     if program.missing:
         return report.check(name, program.missing, None)
     folder = private()
-    times = [f"{folder}/times"] if round_of else []
-    words = [*program.command, *map(str, steps), *times]
+    words = program.words(steps)
     plain = child.run(words, bench.variables(), 120)
     out, err = f"{folder}/out", f"{folder}/err"
     with open(out, "w") as said, open(err, "w") as wrote:
@@ -231,9 +243,7 @@ def check_whole(bench, report, name, program, steps, rule, round_of=None):
             await_driver(running.pid)
             time.sleep(2)
             command = Command(bench, running.pid, folder)
-            begun = time.monotonic_ns()
             first, longest = attached(command, rule)
-            ended = time.monotonic_ns()
             status = running.wait(120)
         finally:
             if running.poll() is None:
@@ -244,16 +254,7 @@ def check_whole(bench, report, name, program, steps, rule, round_of=None):
         report.after += ["", f"{name}: the first attach, and the program", "```", first[-3000:], wrote.read()[-3000:], "```"]
     report.check(name, f"{got}; status {status}, {plain.status} without; {'the same output' if same else 'ANOTHER OUTPUT'}",
                  ok and same and status == plain.status == 0)
-    if times and status == 0:
-        began = began_of(times[0])
-        rounds = [began[at:at + round_of] for at in range(0, len(began) - round_of + 1, round_of)]
-        report.check(f"{name}: steps", *judge_speed([rate(one) for one in rounds[1:] if one[-1] < begun], [rate(one) for one in rounds if one[0] > ended]))
     return shutil.rmtree(folder)
-
-
-def rate(began):
-    """Steps a second, by the median step, of the moments in ns at which steps began."""
-    return 1e9 / statistics.median(later - one for one, later in zip(began, began[1:]))
 
 
 def await_driver(pid, seconds=60):
@@ -373,8 +374,8 @@ def table(bench, _cuda, log):
     if not bench.command:
         report.check(NAME, "skipped: no tllmprof command built", None)
         return report.page(*TITLE)
-    for loop in loops(bench.programs):
+    for loop in loops(bench.programs, bench.folder):
         report.guarded(check_loop, bench, *loop)
-    report.guarded(check_whole, bench, "llama.cpp", bench.programs["llama.cpp"], (1500,), "sym:^llama_decode$", 100)
-    report.guarded(check_whole, bench, "jax_jit", bench.programs["jax_jit"], (100_000,), "auto")
+    for name, steps, rule in (("llama.cpp", 1500, LLAMA_RULE), ("torch_graph", 500_000, "auto"), ("jax_jit", 100_000, "auto")):
+        report.guarded(check_whole, bench, f"{name}: the whole program", bench.programs[name], steps, rule)
     return report.page(*TITLE)

@@ -9,11 +9,9 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 
-from streams import programs as streams
-
 from . import child, graph_nodes, nsys
 from .kernels import Report
-from .programs import HERE
+from .programs import HERE, llama_with
 from .record_file import events, output_of, process_of
 
 NAME = "layers"
@@ -254,12 +252,10 @@ def check_llama_blocks(bench, report):
     program = bench.programs["llama.cpp"]
     if program.missing:
         return report.check("llama.cpp, blocks", program.missing, None)
-    command, _, *words = program.command
     for layers in (4, 8, 32):
-        what, model = f"llama.cpp, blocks of {layers} layers", os.path.join(bench.folder, f"tiny-{layers}.gguf")
-        subprocess.run([sys.executable, "-B", os.path.join(streams.HERE, "tiny_gguf.py"), model, str(layers)], check=True, timeout=120)
+        what, of_layers = f"llama.cpp, blocks of {layers} layers", llama_with(program, os.path.join(bench.folder, f"tiny-{layers}.gguf"), layers)
         trace = os.path.join(bench.folder, f"blocks-llama-{layers}.tllmprof")
-        ended = child.run([command, model, *words, str(LLAMA_TURNS)], bench.shimmed(
+        ended = child.run(of_layers.words(LLAMA_TURNS), bench.shimmed(
             LLAMA_WINDOW, "sym:^llama_decode$", TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=TAKEN), 240)
         report.raw(what, ended)
         report.check(what, *(judge_blocks(process_of(bench.command, trace), layers, layers - 1) if ended.status == 0 else (ended.why(), False)))

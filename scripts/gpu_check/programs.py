@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streams import llama_cpp
 
@@ -105,3 +105,11 @@ def all_programs(folder, failed):
                 f"not built: {failed['llama']}" if "llama" in failed else None),
     ]
     return {program.name: program for program in programs}
+
+
+def llama_with(program, path, *shape):
+    """llama.cpp's program with a model of its own: layers, and how wide they are (tiny_gguf.py)."""
+    command, _, *words = program.command
+    if error := llama_cpp.make_model(path, *shape):
+        raise RuntimeError(error)
+    return replace(program, command=(command, path, *words))

@@ -30,4 +30,9 @@ def build(source, folder, flags=()):
                   "-DGGML_CUDA_NCCL=OFF", "-DGGML_OPENMP=OFF", *generator, *compiler, *off], 90)
             or must(["cmake", "--build", folder, "--target", "llama", "-j", cores], 330)
             or must(loop, 60)
-            or must([sys.executable, "-B", os.path.join(HERE, "tiny_gguf.py"), os.path.join(folder, "tiny.gguf")], 60))
+            or make_model(os.path.join(folder, "tiny.gguf")))
+
+
+def make_model(path, *shape):
+    """As must, of tiny_gguf.py."""
+    return must([sys.executable, "-B", os.path.join(HERE, "tiny_gguf.py"), path, *map(str, shape)], 120)

@@ -4,7 +4,6 @@ import glob
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from gpu_check import child
 
 from . import llama_cpp, pack
 from .llama_cpp import must
-from .programs import HERE, all_programs
+from .programs import all_programs
 
 SCRIPTS = os.path.dirname(os.path.abspath(__file__))
 

@@ -1,11 +1,13 @@
-// llama.cpp, a decode loop; an iteration is a llama_decode: llama_loop MODEL single [ROUNDS [TIMES]] | parallel
+// llama.cpp, a decode loop; an iteration is a llama_decode: llama_loop MODEL single [ROUNDS [TIMES] | --blocks] | parallel
 //
 // single: a prompt, then one token at a time, two rounds or so many; writes to the file TIMES when each llama_decode began, in ns, a 64-bit
-// number each. parallel: eight sequences that come and go; a batch holds one token of
-// each and, where a sequence begins, its prompt.
+// number each. --blocks: whole rounds for as many seconds as each line of standard input says; prints how many steps, how long they took, how
+// much processor time, and the median step. parallel: eight sequences that come and go; a batch holds one token of each and, where a sequence
+// begins, its prompt.
 #include <dlfcn.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -47,19 +49,23 @@ static llama_token best(llama_context *context, int at) {
     return token;
 }
 
+static double now(clockid_t clock) {
+    timespec t;
+    clock_gettime(clock, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
 static void decode(llama_context *context, const llama_batch &batch) {
     static long iteration;
     mark(iteration++);
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    began.push_back(t.tv_sec * 1000000000LL + t.tv_nsec);
+    began.push_back((int64_t)(now(CLOCK_MONOTONIC) * 1e9));
     if (llama_decode(context, batch) != 0) {
         fprintf(stderr, "llama_decode failed\n");
         exit(1);
     }
 }
 
-static long single(llama_context *context, llama_batch &batch, int rounds) {
+static long single(llama_context *context, llama_batch &batch, int rounds, int steps = 100) {
     long sum = 0;
     for (int round = 0; round < rounds; round++) {
         llama_memory_seq_rm(llama_get_memory(context), 0, -1, -1);
@@ -70,13 +76,34 @@ static long single(llama_context *context, llama_batch &batch, int rounds) {
             position++;
         }
         decode(context, batch);
-        for (int i = 0; i < 99; i++) {
+        for (int i = 1; i < steps; i++) {
             llama_token token = best(context, batch.n_tokens - 1);
             sum += token;
             batch.n_tokens = 0;
             add(batch, token, position++, 0, true);
             decode(context, batch);
         }
+    }
+    return sum;
+}
+
+static long serve_blocks(llama_context *context, llama_batch &batch) {
+    double seconds;
+    long sum = single(context, batch, 1);  // makes its CUDA graph
+    puts("ready");
+    fflush(stdout);
+    while (scanf("%lf", &seconds) == 1) {
+        sum += single(context, batch, 1, 20);  // what a sleeping process has lost: caches, the GPU's attention
+        began.clear();
+        double used = now(CLOCK_PROCESS_CPUTIME_ID), start = now(CLOCK_MONOTONIC), elapsed;
+        do sum += single(context, batch, 1);
+        while ((elapsed = now(CLOCK_MONOTONIC) - start) < seconds);
+        used = now(CLOCK_PROCESS_CPUTIME_ID) - used;
+        std::vector<int64_t> took;
+        for (size_t i = 1; i < began.size(); i++) took.push_back(began[i] - began[i - 1]);
+        std::nth_element(took.begin(), took.begin() + took.size() / 2, took.end());
+        printf("%zu %.9f %.9f %.9f\n", began.size(), elapsed, used, took[took.size() / 2] * 1e-9);
+        fflush(stdout);
     }
     return sum;
 }
@@ -137,7 +164,8 @@ int main(int count, char **words) {
     llama_context *context = llama_init_from_model(model, of_context);
     if (!context) return 1;
     llama_batch batch = llama_batch_init(512, 0, 1);
-    long sum = many ? parallel(context, batch) : single(context, batch, count >= 4 ? atoi(words[3]) : 2);
+    bool blocks = count == 4 && strcmp(words[3], "--blocks") == 0;
+    long sum = many ? parallel(context, batch) : blocks ? serve_blocks(context, batch) : single(context, batch, count >= 4 ? atoi(words[3]) : 2);
     if (FILE *file = count == 5 ? fopen(words[4], "wb") : nullptr) {
         fwrite(began.data(), sizeof began[0], began.size(), file);
         fclose(file);

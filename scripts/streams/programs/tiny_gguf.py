@@ -1,10 +1,9 @@
-"""Writes a small Llama with random weights and no vocabulary as a GGUF file: tiny_gguf.py FILE [LAYERS]."""
+"""Writes a small Llama with random weights and no vocabulary as a GGUF file: tiny_gguf.py FILE [LAYERS [WIDTH]]."""
 import random
 import struct
 import sys
 
-WIDTH, FEED_FORWARD, HEADS, KV_HEADS, VOCABULARY = 256, 512, 8, 4, 4096
-KV_WIDTH = WIDTH // HEADS * KV_HEADS
+HEAD, VOCABULARY = 32, 4096
 # Types of the format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 UINT32, FLOAT32, STRING = 4, 6, 8
 F32, F16 = 0, 1
@@ -20,15 +19,15 @@ def key_value(key, kind, value):
     return string(key) + struct.pack("<I", kind) + body
 
 
-def tensors(layers):
-    yield "token_embd.weight", (WIDTH, VOCABULARY)
-    yield "output_norm.weight", (WIDTH,)
-    yield "output.weight", (WIDTH, VOCABULARY)
+def tensors(layers, width):
+    yield "token_embd.weight", (width, VOCABULARY)
+    yield "output_norm.weight", (width,)
+    yield "output.weight", (width, VOCABULARY)
     for layer in range(layers):
         for name, shape in {
-            "attn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, KV_WIDTH), "attn_v": (WIDTH, KV_WIDTH),
-            "attn_output": (WIDTH, WIDTH), "ffn_norm": (WIDTH,), "ffn_gate": (WIDTH, FEED_FORWARD),
-            "ffn_up": (WIDTH, FEED_FORWARD), "ffn_down": (FEED_FORWARD, WIDTH),
+            "attn_norm": (width,), "attn_q": (width, width), "attn_k": (width, width // 2), "attn_v": (width, width // 2),
+            "attn_output": (width, width), "ffn_norm": (width,), "ffn_gate": (width, 2 * width),
+            "ffn_up": (width, 2 * width), "ffn_down": (2 * width, width),
         }.items():
             yield f"blk.{layer}.{name}.weight", shape
 
@@ -42,18 +41,18 @@ def data(shape, random_halves):
     return F16, b"".join(random.choice(random_halves) for _ in range(count // 256))
 
 
-def main(path, layers=4):
+def main(path, layers=4, width=256):
     random.seed(0)
     pieces = [struct.pack("<256e", *(random.gauss(0, 1 / 16) for _ in range(256))) for _ in range(512)]
     values = [
         ("general.architecture", STRING, "llama"), ("general.name", STRING, "tiny"),
         ("llama.block_count", UINT32, layers), ("llama.context_length", UINT32, 2048),
-        ("llama.embedding_length", UINT32, WIDTH), ("llama.feed_forward_length", UINT32, FEED_FORWARD),
-        ("llama.attention.head_count", UINT32, HEADS), ("llama.attention.head_count_kv", UINT32, KV_HEADS),
+        ("llama.embedding_length", UINT32, width), ("llama.feed_forward_length", UINT32, 2 * width),
+        ("llama.attention.head_count", UINT32, width // HEAD), ("llama.attention.head_count_kv", UINT32, width // HEAD // 2),
         ("llama.attention.layer_norm_rms_epsilon", FLOAT32, 1e-5), ("llama.vocab_size", UINT32, VOCABULARY),
-        ("llama.rope.dimension_count", UINT32, WIDTH // HEADS), ("tokenizer.ggml.model", STRING, "no_vocab"),
+        ("llama.rope.dimension_count", UINT32, HEAD), ("tokenizer.ggml.model", STRING, "no_vocab"),
     ]
-    made = [(name, shape, *data(shape, pieces)) for name, shape in tensors(layers)]
+    made = [(name, shape, *data(shape, pieces)) for name, shape in tensors(layers, width)]
     head = b"GGUF" + struct.pack("<IQQ", 3, len(made), len(values)) + b"".join(key_value(*value) for value in values)
     offset = 0
     for name, shape, kind, content in made:
