@@ -14,7 +14,9 @@ use std::time::Duration;
 
 use common::python::{Python, pythons};
 use common::torch::python_with_torch;
-use common::{Output, Scratch, built_command, nvtx, repo, run, shim, standin};
+use common::{
+    Output, Scratch, built_command, can_exec, command, nvtx, repo, run, shim, skipped, standin,
+};
 use tllmprof_record::{Entry, Reader, What};
 use tllmprof_report::{Layers, Process, Report};
 
@@ -334,6 +336,42 @@ fn without_the_variable_nothing_is_followed() {
             .map(|kernel| kernel.count)
             .sum::<u64>(),
         110
+    );
+}
+
+/// The library's instructions in so many launches of a graph, most of them behind the window; None: valgrind is not installed.
+fn instructions(layers: &str, steps: u32) -> Option<u64> {
+    command("valgrind").arg("--version").output().ok()?;
+    let mut valgrind = command("valgrind");
+    valgrind
+        .args(["--tool=callgrind", "--toggle-collect=cuGraphLaunch"])
+        .arg(program())
+        .args(["chain", &steps.to_string()]);
+    let more = [("TLLMPROF_LAYERS", layers), ("TLLMPROF_KERNELS", "1")];
+    let said = ran_by(valgrind, "chain", &more).output.err();
+    let found = said.split("Collected : ").nth(1);
+    let count = found.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    Some(count.unwrap_or_else(|| panic!("{said}")))
+}
+
+#[test]
+fn nothing_is_added_to_a_replay() {
+    const REPLAYS: u32 = 1000;
+    if !can_exec() {
+        return skipped("not under qemu");
+    }
+    let of_replays = |layers| {
+        let few = instructions(layers, 100)?;
+        Some(instructions(layers, 100 + REPLAYS)? - few)
+    };
+    let (Some(without), Some(with)) = (of_replays("0"), of_replays("1")) else {
+        return skipped("valgrind is not installed");
+    };
+    assert!(without > u64::from(REPLAYS), "{without}");
+    // Not one in every second replay: some work is done now and then, by the clock.
+    assert!(
+        with.abs_diff(without) < u64::from(REPLAYS) / 2,
+        "{with}, not {without}"
     );
 }
 

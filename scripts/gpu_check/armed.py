@@ -7,16 +7,17 @@ start is one value: its interval is by Student's t over the starts.
 import os
 import statistics
 
-from . import throughput
+from . import inside, throughput
 from .kernels import Report
 
 NAME = "armed"
 AIM = 0.998
 ROUNDS, BLOCK_SECONDS = 12, 0.06
+STEP_ROUNDS, STEP_SECONDS = 20, 0.25
 # Of 95 %, by the number of starts.
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 TITLE = ("## Armed", "", "Processor time a step without the library, of that with it and its window far off: the mean of the starts' medians "
-         f"and its 95 % interval; the aim is {AIM}. *Again*: a second process without it, which is the noise.")
+         f"and its 95 % interval; the aim is {AIM}. *Again*: a second process without it, which is the noise. Of replays, the steps a second, too.")
 
 
 def loops(programs):
@@ -74,6 +75,22 @@ def ways_of_layers(folder):
     return (("without", None), ("again", None), ("kernels", passed()), ("kernels and layers", passed(TLLMPROF_LAYERS=1)))
 
 
+def judge_steps(ratios, noise):
+    """(in words, whether the two 95 % intervals of medians overlap), of steps a second of those without the library and of a second process
+    without it."""
+    (ratio, least, most), (_, noise_least, noise_most) = inside.interval(ratios), inside.interval(noise)
+    return (f"{ratio:.4f} ({least:.4f}–{most:.4f}) of the steps a second in {len(ratios)} blocks in turn; again {noise_least:.4f}–{noise_most:.4f}",
+            least <= noise_most and noise_least <= most)
+
+
+def measured_steps(bench, report, loop):
+    ways = ways_of_layers(bench.folder)
+    speeds, _ = throughput.run_in_turn(loop, bench, STEP_ROUNDS, STEP_SECONDS, False, ways)
+    _, again, *others = throughput.ratios(speeds)
+    for (name, _), ratios in zip(ways[2:], others):
+        report.check(f"{loop.text}: {name}, steps a second", *judge_steps(ratios, again))
+
+
 def table(bench, cuda, log):
     """(lines of the page, how many were as wanted, how many were not)."""
     report = Report(NAME, log)
@@ -85,4 +102,5 @@ def table(bench, cuda, log):
     replays = throughput.Loop(bench.programs["torch_graph"], "decode", "torch: graph of 20 kernels, replayed", ("--decode",), 5)
     if not replays.program.missing:
         report.guarded(measured, bench, replays, ways_of_layers)
+        report.guarded(measured_steps, bench, replays)
     return report.page(*TITLE)

@@ -45,6 +45,8 @@ class Armed(unittest.TestCase):
         self.assertIs(armed.judge([0.9995, 1.0005, 1, 1])[1], True)
         self.assertIs(armed.judge([0.99, 0.991, 0.99])[1], False)
         self.assertIsNone(armed.judge([0.99, 1.01, 1])[1])
+        self.assertIs(armed.judge_steps([1, 0.999, 1.001] * 7, [1.0005, 0.9995, 1.0] * 7)[1], True)
+        self.assertIs(armed.judge_steps([0.99, 0.991, 0.989] * 7, [1.0005, 0.9995, 1.0] * 7)[1], False)
         mean, least, most = armed.interval([1.0, 1.2])
         self.assertAlmostEqual(mean, 1.1)
         self.assertAlmostEqual(most - mean, 12.706 * 0.1, 3)
