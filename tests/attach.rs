@@ -231,12 +231,8 @@ fn what_is_detached_before_its_first_call_is_idle_until_it_is_attached_again() {
     says("detach PID", 1, "it runs without the library");
     let attach = "attach PID --step cudaGraphLaunch";
     says(attach, 0, "none of its CUDA calls has been seen yet");
-    for _ in 0..2 {
-        let lines = says(
-            "detach PID",
-            0,
-            "detached; the library stays loaded and idle",
-        );
+    for detach in ["detach PID", "detach --engine PID"] {
+        let lines = says(detach, 0, "detached; the library stays loaded and idle");
         assert_eq!(lines, 1);
         assert_eq!(says("detach PID", 1, "the library is detached already"), 1);
         says("attach PID", 0, "attached again; 1 thread stopped");
@@ -425,6 +421,10 @@ fn the_output_and_the_status_are_as_without() {
 fn a_rule_that_takes_a_start_is_refused_before_anything_is_done() {
     for (arguments, why) in [
         ("attach 1 --step py:a", "--step \"py:a\": "),
+        (
+            "attach 1 --step cuFork",
+            "(wanted: auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME)",
+        ),
         ("attach 1 --stacks=5000", "--stacks \"5000\": "),
         (
             "attach 1 --step nvtx:a",

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use tllmprof_attach::{Attached, Hooked, Library, Turn};
-use tllmprof_config::Settings;
 use tllmprof_config::error::{BadValue, shown};
+use tllmprof_config::{Settings, Step};
 use tllmprof_control::{Event, Phase, Request};
 use tllmprof_report::{Report, Time};
 
@@ -22,6 +22,9 @@ use super::sockets::{self, Process};
 use super::{count, each, engine, inside, pid};
 use crate::failure::usage;
 use crate::{doctor, library, manners, output};
+
+/// Rules of iterations that can begin in a process that runs.
+const STEP: &str = "auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME";
 
 /// How long a process may take to listen, which it does with its first call that is seen.
 const LISTENING: Duration = Duration::from_secs(5);
@@ -175,8 +178,8 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     if let Some(step) = &arguments.step {
         if step.starts_with("nvtx:") {
             return Err(usage(format_args!(
-                "--step {step}: ranges are seen from the start of a process alone (wanted: auto, a CUDA call, sym:REGEX, or \
-                 py:MODULE:QUALNAME)"
+                "--step \"{}\": ranges are seen from the start of a process alone (wanted: {STEP})",
+                shown(OsStr::new(step))
             )));
         }
         variables.push(format!("TLLMPROF_STEP={step}"));
@@ -230,7 +233,17 @@ fn in_option(arguments: &Arguments, bad: &BadValue) -> String {
     ];
     let of = options.into_iter().find(|(name, ..)| *name == bad.name);
     match of {
-        Some((_, option, Some(typed))) => format!("{option} \"{}\": {}", shown(typed), bad.why()),
+        Some((_, option, Some(typed))) => {
+            let wanted = match bad.wanted == Step::WANTED {
+                true => STEP,
+                false => &bad.wanted,
+            };
+            let problem = &bad.problem;
+            format!(
+                "{option} \"{}\": {problem} (wanted: {wanted})",
+                shown(typed)
+            )
+        }
         _ => bad.to_string(),
     }
 }

@@ -8,7 +8,7 @@ use tllmprof_attach::Turn;
 use tllmprof_control::{Event, Phase, Request};
 
 use super::sockets::{self, Process};
-use super::{attach, each, engine, missing, pid, stop};
+use super::{attach, beyond, each, engine, missing, pid, stop};
 use crate::{library, output};
 
 /// How long a process may take to answer.
@@ -41,12 +41,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The processes of the engine that can be detached.
+/// The processes of the engine that can be detached: those that listen, and those of whose CUDA calls none has been seen.
 fn attached(tops: &[u64]) -> Result<Vec<u64>> {
-    let mut listening = sockets::all_here();
-    listening.retain(|process| process.status.phase != Phase::Detached);
-    let listening: Vec<_> = listening.iter().map(|process| process.status.pid).collect();
-    let all = engine::among(&listening, tops)?;
+    let here = sockets::all_here();
+    let knows = |pid: u64| here.iter().any(|process| process.status.pid == pid);
+    let unused = beyond::numbers().filter(|pid| !knows(*pid) && missing::was_attached(*pid));
+    let listening = here
+        .iter()
+        .filter(|process| process.status.phase != Phase::Detached)
+        .map(|process| process.status.pid);
+    let all: Vec<_> = listening.chain(unused).collect();
+    let all = engine::among(&all, tops)?;
     if all.is_empty() {
         bail!(
             "--engine: the library is attached to none of its processes (tllmprof ps lists those that it is attached to)"
