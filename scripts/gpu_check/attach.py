@@ -52,9 +52,7 @@ CONTAINER = ("unshare", "--mount", "--pid", "--ipc", "--uts", "--net", "--cgroup
 def loops(programs, folder):
     """(name, program, its words, its rule, more options of the first attach, what goes before the program) of each loop that runs
     blocks when it is asked to."""
-    llama = programs["llama.cpp"]
-    if not llama.missing:
-        llama = llama_with(llama, os.path.join(folder, "wide.gguf"), *LLAMA)
+    llama = llama_with(programs["llama.cpp"], os.path.join(folder, "wide.gguf"), *LLAMA)
     plain = [(f"{name}, {rule}", programs[name], ["--decode"], rule, (), ())
              for name, rule in (("loop-static", "cudaGraphLaunch"), ("loop-shared", "cudaGraphLaunch"), ("loop-per-thread", "cudaGraphLaunch"),
                                 ("torch_graph", "cudaGraphLaunch"), ("torch_graph", "auto"), ("jax_jit", "auto"))]

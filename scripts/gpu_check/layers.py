@@ -249,13 +249,14 @@ def judge_blocks(process, layers, whole):
 
 def check_llama_blocks(bench, report):
     """The last layer works on the last token alone, whose rows it takes first: its kernels are others from there on."""
-    program = bench.programs["llama.cpp"]
-    if program.missing:
-        return report.check("llama.cpp, blocks", program.missing, None)
     for layers in (4, 8, 32):
-        what, of_layers = f"llama.cpp, blocks of {layers} layers", llama_with(program, os.path.join(bench.folder, f"tiny-{layers}.gguf"), layers)
+        what = f"llama.cpp, blocks of {layers} layers"
+        program = llama_with(bench.programs["llama.cpp"], os.path.join(bench.folder, f"tiny-{layers}.gguf"), layers)
+        if program.missing:
+            report.check(what, program.missing, None)
+            continue
         trace = os.path.join(bench.folder, f"blocks-llama-{layers}.tllmprof")
-        ended = child.run(of_layers.words(LLAMA_TURNS), bench.shimmed(
+        ended = child.run(program.words(LLAMA_TURNS), bench.shimmed(
             LLAMA_WINDOW, "sym:^llama_decode$", TLLMPROF_TRACE=trace, TLLMPROF_KERNELS=TAKEN), 240)
         report.raw(what, ended)
         report.check(what, *(judge_blocks(process_of(bench.command, trace), layers, layers - 1) if ended.status == 0 else (ended.why(), False)))

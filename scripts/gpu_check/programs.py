@@ -109,7 +109,7 @@ def all_programs(folder, failed):
 
 def llama_with(program, path, *shape):
     """llama.cpp's program with a model of its own: layers, and how wide they are (tiny_gguf.py)."""
+    if program.missing:
+        return program
     command, _, *words = program.command
-    if error := llama_cpp.make_model(path, *shape):
-        raise RuntimeError(error)
-    return replace(program, command=(command, path, *words))
+    return replace(program, command=(command, path, *words), missing=llama_cpp.make_model(path, *shape))
