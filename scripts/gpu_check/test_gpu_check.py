@@ -294,7 +294,7 @@ class ReportsTest(unittest.TestCase):
 
 class ChildTest(unittest.TestCase):
     def test_a_child_that_hangs_is_ended_with_its_children(self):
-        ended = child.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], child.variables(), seconds=1)
+        ended = child.run(["sh", "-c", "echo begun; sleep 60 & sleep 60"], child.variables(), seconds=4)
         self.assertEqual((ended.status, ended.out), ("time-out", "begun\n"))
 
     def test_variables_that_steer_the_shim_are_not_inherited(self):
