@@ -328,7 +328,7 @@ fn a_program_under_load_is_attached_at_any_moment() {
         let linkage = all[turn % all.len()];
         let folders = shapes();
         let variables = [("LD_LIBRARY_PATH", folders.as_str())];
-        let mut host = Host::start(linkage, "12", &variables[..turn % 2]);
+        let mut host = Host::start(linkage, "16", &variables[..turn % 2]);
         sleep(Duration::from_micros(random(30_000)));
         let attached = host.tllmprof("attach PID --step cudaGraphLaunch --steps 3");
         if !attached.status.success() {

@@ -356,7 +356,7 @@ fn instructions(layers: &str, steps: u32) -> Option<u64> {
 
 #[test]
 fn nothing_is_added_to_a_replay() {
-    const REPLAYS: u32 = 1000;
+    const REPLAYS: u32 = 10_000;
     if !can_exec() {
         return skipped("not under qemu");
     }
@@ -368,7 +368,7 @@ fn nothing_is_added_to_a_replay() {
         return skipped("valgrind is not installed");
     };
     assert!(without > u64::from(REPLAYS), "{without}");
-    // Not one in every second replay: some work is done now and then, by the clock.
+    // Not one in every second replay: now and then something takes some thousand, once in a run.
     assert!(
         with.abs_diff(without) < u64::from(REPLAYS) / 2,
         "{with}, not {without}"
