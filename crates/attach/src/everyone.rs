@@ -2,6 +2,11 @@
 //!
 //! As with one thread ([`crate::traced`]), whoever stops them does it on a thread of its own: what has not been let go goes
 //! on when that ends, or when the command is killed.
+//!
+//! The end of a child is a signal that most programs ignore. The kernel drops it, but not where the thread that has made the
+//! child is traced, or blocks signals, as in `fork`: then it wakes a thread for it, and where that one is stopped, another. A
+//! wait of one that has gone on ends by that. So those in `fork` are let go first, and the others behind them, at once, which
+//! the end of their tracer does.
 
 #[cfg(test)]
 mod tests;
@@ -14,10 +19,12 @@ use libc::user_regs_struct as Registers;
 
 use crate::memory::Memory;
 use crate::process;
-use crate::traced::{NotStopped, Stopped, Stopping, was_cut_short};
+use crate::traced::{NotStopped, Stopped, Stopping, has_made_process, was_cut_short};
 
 /// Between two looks at those that have not stopped yet.
 const LOOK: Duration = Duration::from_micros(30);
+/// How long a thread that was stopped in `fork` may take to unblock signals, before the others go on.
+const FORKING: Duration = Duration::from_millis(1);
 /// A thread's stack is looked at as far as that.
 const DEEPEST: u64 = 8 << 20;
 /// Of a thread that is on another stack than its own, so much is looked at there, and so much of its own.
@@ -42,9 +49,10 @@ impl<'a> Everyone<'a> {
         patience: Duration,
     ) -> Result<Self, (NotStopped, Duration)> {
         let (mut known, mut stopping) = (Vec::new(), Vec::new());
-        // Nobody is stopped by being traced. The more are, the fewer come while the others are stopped.
+        // Nobody is stopped by being traced. The more are, the fewer come while the others are stopped. Those with children
+        // come last.
         loop {
-            match seize_new(pid, &mut known, &mut stopping) {
+            match seize_new(pid, true, &mut known, &mut stopping) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(why) => return Err((why, Duration::ZERO)),
@@ -82,8 +90,8 @@ impl<'a> Everyone<'a> {
                 }
             }
             if stopping.is_empty() {
-                // One that was just created by a thread that has stopped since.
-                match seize_new(pid, &mut known, &mut stopping) {
+                // Or one that was just created by a thread that has stopped since.
+                match seize_new(pid, false, &mut known, &mut stopping) {
                     Ok(false) => return Ok(everyone),
                     Ok(true) => stopping.iter().for_each(Stopping::interrupt),
                     Err(why) => return Err((why, everyone.give_up(stopping))),
@@ -145,33 +153,56 @@ impl<'a> Everyone<'a> {
         }
     }
 
-    /// Lets all go on, and those that are `stopping`, when they stop; for how long the first was stopped.
-    fn give_up(self, stopping: Vec<Stopping>) -> Duration {
-        let stopped = self.release();
+    /// Lets all go on, and those that are `stopping`, when they stop; for how long the first was stopped. Not at once, as these
+    /// may take long: first those whose waits cannot end by a child's end.
+    fn give_up(mut self, stopping: Vec<Stopping>) -> Duration {
+        self.threads
+            .sort_by_key(|(.., registers)| was_cut_short(registers));
+        for (_, stopped, registers) in self.threads {
+            stopped.go_on(registers);
+        }
+        let stopped = self.since.elapsed();
         for thread in stopping {
             thread.go_on();
         }
         stopped
     }
 
-    /// Lets all go on; for how long the first was stopped.
+    /// Lets all go on when the thread that has stopped them ends, which it is to do now; for how long the first was stopped.
     pub fn release(self) -> Duration {
-        for (_, stopped, registers) in self.threads {
-            stopped.go_on(registers);
+        let threads = self.threads.into_iter();
+        let (forking, others): (Vec<_>, Vec<_>) =
+            threads.partition(|(.., registers)| has_made_process(registers));
+        let forking: Vec<_> = forking
+            .into_iter()
+            .map(|(tid, stopped, registers)| {
+                stopped.go_on(registers);
+                tid
+            })
+            .collect();
+        let let_go = Instant::now();
+        for tid in forking {
+            while process::blocks(tid, libc::SIGCHLD) && let_go.elapsed() < FORKING {
+                std::thread::sleep(LOOK);
+            }
+        }
+        for (_, stopped, registers) in &others {
+            stopped.settle(*registers);
         }
         self.since.elapsed()
     }
 }
 
-/// Begins to trace the threads that are not `known`; whether there were any.
+/// Begins to trace the threads that are not `known`, only those without children where it `spares` others; whether there were any.
 fn seize_new(
     pid: i32,
+    spares: bool,
     known: &mut Vec<i32>,
     stopping: &mut Vec<Stopping>,
 ) -> Result<bool, NotStopped> {
     let mut has_new = false;
     for tid in process::threads(pid) {
-        if known.contains(&tid) {
+        if known.contains(&tid) || spares && process::has_children(pid, tid) {
             continue;
         }
         match Stopping::seize(tid) {

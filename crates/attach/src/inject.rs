@@ -19,6 +19,9 @@ use crate::{process, safe, unwind};
 const STOPPING: Duration = Duration::from_millis(20);
 /// How long a safe point is waited for.
 const SAFE: Duration = Duration::from_secs(5);
+/// How long one without children is looked for: the end of a child of a stopped thread ends waits of others (see
+/// [`crate::everyone`]).
+const CHILDLESS: Duration = Duration::from_secs(2);
 /// How long the stub may take: it runs when its thread does.
 const RUNNING: Duration = Duration::from_secs(5);
 /// How long the loader and the library may take.
@@ -122,15 +125,17 @@ impl Target {
 
     /// Tries one thread after another, again and again; where the region of the one that goes on at the stub will be.
     fn try_all(&self, attached: &mut Attached) -> Result<u64, Refusal> {
-        let deadline = Instant::now() + SAFE;
+        let since = Instant::now();
         let (mut why, mut late) = ("it has none", true);
         loop {
             let threads = process::threads(self.pid);
             if threads.is_empty() {
                 return Err(Refusal::Ended);
             }
+            let is_alone = threads.len() == 1;
             for tid in threads {
-                if is_own(self.pid, tid) {
+                let spares = !is_alone && since.elapsed() < CHILDLESS;
+                if is_own(self.pid, tid) || spares && process::has_children(self.pid, tid) {
                     continue;
                 }
                 attached.tries += 1;
@@ -150,7 +155,7 @@ impl Target {
                     Tried::NotStopped(NotStopped::ByASignal) => return Err(Refusal::Stopped),
                     Tried::NotStopped(NotStopped::Gone | NotStopped::Late) => {}
                 }
-                if Instant::now() > deadline {
+                if since.elapsed() > SAFE {
                     let tries = attached.tries;
                     return Err(match late {
                         true => Refusal::Uninterruptible,

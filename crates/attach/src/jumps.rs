@@ -11,7 +11,7 @@
 use std::mem::offset_of;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tllmprof_control::jumps::{Jump, Jumps, LAYOUT, MOST, SYMBOL};
 
@@ -82,11 +82,13 @@ pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
         }
         hooked.rounds += 1;
         // What that thread traces goes on when it ends.
-        let round = thread::scope(|scope| scope.spawn(|| entries.round(&wanted)).join());
-        let Ok((result, stopped)) = round else {
+        let round = || (entries.round(&wanted), Instant::now());
+        let round = thread::scope(|scope| scope.spawn(round).join());
+        let Ok(((result, stopped), ended)) = round else {
             return Err("an internal error (please report it)");
         };
-        hooked.stopped = hooked.stopped.max(stopped);
+        process::await_untraced(pid);
+        hooked.stopped = hooked.stopped.max(stopped + ended.elapsed());
         why = result.err();
         late += u32::from(why == Some(IS_LATE));
         if !process::is_there(pid) {

@@ -6,6 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 #[cfg(target_arch = "x86_64")]
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+#[cfg(target_arch = "x86_64")]
+use std::thread;
+#[cfg(target_arch = "x86_64")]
+use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
@@ -115,6 +119,24 @@ pub fn threads(pid: i32) -> Vec<i32> {
         .collect()
 }
 
+/// Waits until nobody traces the process: the kernel lets go what a thread has traced some time after that could be joined.
+#[cfg(target_arch = "x86_64")]
+pub fn await_untraced(pid: i32) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const LOOK: Duration = Duration::from_micros(30);
+    let since = Instant::now();
+    while Status::of(pid).is_ok_and(|status| status.tracer != 0) && since.elapsed() < PATIENCE {
+        thread::sleep(LOOK);
+    }
+}
+
+/// Whether a thread has made processes that it has not waited for.
+#[cfg(target_arch = "x86_64")]
+pub fn has_children(pid: i32, tid: i32) -> bool {
+    let path = folder(pid).join(format!("task/{tid}/children"));
+    fs::read(path).is_ok_and(|children| !children.is_empty())
+}
+
 /// Whether a thread that a command has had created is still at its work: that command may have been killed.
 #[cfg(target_arch = "x86_64")]
 pub fn is_being_attached(pid: i32) -> bool {
@@ -143,6 +165,13 @@ pub fn ignores(tid: i32, signal: i32) -> bool {
     let status = fs::read_to_string(folder(tid).join("status")).ok();
     let ignored = status.and_then(|text| ignored(&text));
     ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
+}
+
+#[cfg(target_arch = "x86_64")]
+pub fn blocks(tid: i32, signal: i32) -> bool {
+    let status = fs::read_to_string(folder(tid).join("status")).ok();
+    let blocked = status.and_then(|text| mask(&text, "SigBlk:"));
+    blocked.is_some_and(|blocked| blocked & 1 << (signal - 1) != 0)
 }
 
 #[cfg(target_arch = "x86_64")]

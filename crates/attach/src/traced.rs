@@ -233,6 +233,12 @@ impl Stopped {
 
     /// Lets it go on as if it had not been stopped, with `registers` that it has; for how long it was.
     pub fn go_on(self, registers: Registers) -> Duration {
+        self.settle(registers);
+        self.detach()
+    }
+
+    /// When it is let go it goes on as if it had not been stopped, with `registers` that it has.
+    pub fn settle(&self, registers: Registers) {
         let tid = self.thread.as_raw();
         if was_cut_short(&registers) {
             match process::has_signal(tid, tid) {
@@ -240,7 +246,6 @@ impl Stopped {
                 false => self.make_again(registers),
             }
         }
-        self.detach()
     }
 
     /// Has it make its system call again that was cut short. It does not see that.
@@ -297,6 +302,17 @@ const CUT_SHORT: [libc::c_long; 20] = [
 pub fn was_cut_short(registers: &Registers) -> bool {
     registers.rax.cast_signed() == i64::from(-libc::EINTR)
         && CUT_SHORT.contains(&registers.orig_rax.cast_signed())
+}
+
+/// Whether a thread was stopped in the system call in which it has made a process or a thread.
+pub fn has_made_process(registers: &Registers) -> bool {
+    let calls = [
+        libc::SYS_clone,
+        libc::SYS_clone3,
+        libc::SYS_fork,
+        libc::SYS_vfork,
+    ];
+    calls.contains(&registers.orig_rax.cast_signed())
 }
 
 /// What the registers of a thread have to be for it to go on as the kernel would have it go on: a system call that was

@@ -1,5 +1,5 @@
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Barrier;
 use std::thread::scope;
 
@@ -7,24 +7,27 @@ use super::*;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A program with several threads, which runs until it is killed: this test's own, in another process.
-struct Program(Child);
+/// A program with several threads, which runs until it is killed: this test's own, in another process. And what it says.
+struct Program(Child, Lines<BufReader<ChildStdout>>);
 
 impl Program {
-    fn start() -> Self {
+    fn start(name: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--exact",
-                "everyone::tests::sleepers",
-                "--nocapture",
-                "--ignored",
-            ])
+            .args(["--exact", "--nocapture", "--ignored"])
+            .arg(format!("everyone::tests::{name}"))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        assert!(out.lines().any(|line| line.unwrap().contains("they sleep")));
-        Self(child)
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("they run")));
+        Self(child, lines)
+    }
+
+    /// How often it has said so until now.
+    fn ended(mut self, said: &str) -> usize {
+        self.0.kill().unwrap();
+        let lines = self.1.by_ref();
+        lines.filter(|line| line.as_ref().unwrap() == said).count()
     }
 
     fn pid(&self) -> i32 {
@@ -76,20 +79,63 @@ fn sleepers() {
             });
         }
         are_there.wait();
-        println!("they sleep");
+        println!("they run");
     });
 }
 
-/// Acts as the tracer, which is a thread of its own.
-fn traced<R: Send>(act: impl FnOnce() -> R + Send) -> R {
-    scope(|scope| scope.spawn(act).join().unwrap())
+/// What is said where a wait ends before its time.
+const CUT_SHORT: &str = "cut short";
+
+/// Threads that wait for nothing, and some whose children end all the time.
+#[test]
+#[ignore = "the program that other tests start"]
+fn waiters() {
+    let wait = || {
+        // SAFETY: takes a number.
+        let set = unsafe { libc::epoll_create1(0) };
+        for _ in 0..12_000 {
+            // SAFETY: a structure of integers.
+            let mut event: libc::epoll_event = unsafe { core::mem::zeroed() };
+            // SAFETY: the place for one event is a local.
+            if unsafe { libc::epoll_wait(set, &raw mut event, 1, 5) } != 0 {
+                println!("{CUT_SHORT}");
+            }
+        }
+    };
+    let have_children = || {
+        loop {
+            // SAFETY: the child calls _exit alone, which may be called behind a fork.
+            unsafe {
+                match libc::fork() {
+                    0 => libc::_exit(0),
+                    child => libc::waitpid(child, core::ptr::null_mut(), 0),
+                };
+            }
+        }
+    };
+    for _ in 0..2 {
+        std::thread::spawn(have_children);
+    }
+    scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(wait);
+        }
+        println!("they run");
+    });
+}
+
+/// Acts as the tracer of a program, which is a thread of its own.
+fn traced<R: Send>(program: &Program, act: impl FnOnce() -> R + Send) -> R {
+    let result = scope(|scope| scope.spawn(act).join().unwrap());
+    process::await_untraced(program.pid());
+    result
 }
 
 #[test]
 fn all_threads_are_stopped_at_once_and_go_on() {
-    let program = Program::start();
+    let program = Program::start("sleepers");
     let memory = Memory::open(program.pid()).unwrap();
-    traced(|| {
+    traced(&program, || {
         let everyone = Everyone::stop(program.pid(), &memory, PATIENCE).unwrap();
         let states = program.states();
         assert!(states.len() >= 8, "{states:?}");
@@ -107,24 +153,39 @@ fn all_threads_are_stopped_at_once_and_go_on() {
     });
     program.goes_on();
     // Whoever stops them ends without letting them go.
-    traced(|| std::mem::forget(Everyone::stop(program.pid(), &memory, PATIENCE).unwrap()));
+    traced(&program, || {
+        std::mem::forget(Everyone::stop(program.pid(), &memory, PATIENCE).unwrap());
+    });
     program.goes_on();
 }
 
 #[test]
 fn a_process_of_which_another_traces_a_thread_is_not_stopped() {
-    let program = Program::start();
+    let program = Program::start("sleepers");
     let memory = Memory::open(program.pid()).unwrap();
     let last = *process::threads(program.pid()).iter().max().unwrap();
-    traced(|| {
+    traced(&program, || {
         let other = Stopped::stop(last, PATIENCE).unwrap();
-        let refused = traced(|| {
-            Everyone::stop(program.pid(), &memory, PATIENCE)
-                .err()
-                .map(|(why, _)| why)
-        });
+        let stop = || Everyone::stop(program.pid(), &memory, PATIENCE);
+        let refused = scope(|scope| scope.spawn(|| stop().err().map(|(why, _)| why)).join());
+        let refused = refused.unwrap();
         assert_eq!(refused, Some(NotStopped::NotPermitted));
         other.detach();
     });
     program.goes_on();
+}
+
+/// But seldom: a thread may make a child just when it is stopped. Where all are stopped and go on one after the other, every tenth stop ends one.
+#[test]
+fn waits_do_not_end_because_a_child_does() {
+    let program = Program::start("waiters");
+    let memory = Memory::open(program.pid()).unwrap();
+    for _ in 0..500 {
+        traced(&program, || {
+            let everyone = Everyone::stop(program.pid(), &memory, PATIENCE).unwrap();
+            everyone.release();
+        });
+    }
+    let cut_short = program.ended(CUT_SHORT);
+    assert!(cut_short < 4, "{cut_short} of 500");
 }
