@@ -375,21 +375,6 @@ fn a_thread_goes_on_where_it_was_whatever_it_was_doing() {
     }
 }
 
-/// A child's end is ignored by default. While the first thread is traced the kernel sends that signal to another one, all the same.
-#[test]
-fn calls_that_wait_do_not_end_because_a_child_does() {
-    if !can_attach() {
-        return;
-    }
-    for _ in 0..times(12) {
-        let mut host = Host::start(LINKED[0], "16", &[("KINDS", "34")]);
-        sleep(Duration::from_micros(random(30_000)));
-        let attached = host.tllmprof("attach PID --step cudaGraphLaunch");
-        assert!(attached.status.success(), "{}", attached.err());
-        host.end();
-    }
-}
-
 #[test]
 fn a_command_that_is_killed_leaves_no_thread_stopped() {
     if !can_attach() {

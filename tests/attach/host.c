@@ -2,7 +2,6 @@
  * own results. Ends after so many steps, or with 0 when there is a file `end` here. Prints `ready` after its first step, and
  * in the end `bad N, checksum X`: N results were wrong. With AT_ONCE it ends by _exit.
  * With LATER it is ready before its first call of CUDA, which it makes once there is a file `begin`.
- * With KINDS=KLM… its threads are of these kinds, in turn.
  * With KIND=K its only thread does what the threads of that kind do, and uses no CUDA.
  * While there is a file `look_up`, each step looks a function of the driver up, and calls it.
  *
@@ -167,10 +166,8 @@ static void (*const kinds[KINDS])(void) = {compute,       allocate,      open_li
 
 static void *work(void *number)
 {
-    const char *some = getenv("KINDS");
-    long at = (long)number, kind = some != NULL ? some[at % (long)strlen(some)] - '0' : at % KINDS;
     while (!atomic_load(&over))
-        kinds[kind]();
+        kinds[(long)number % KINDS]();
     return NULL;
 }
 
