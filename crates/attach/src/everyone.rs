@@ -5,8 +5,8 @@
 //!
 //! The end of a child is a signal that most programs ignore. The kernel drops it, but not where the thread that has made the
 //! child is traced, or blocks signals, as in `fork`: then it wakes a thread for it, and where that one is stopped, another. A
-//! wait of one that has gone on ends by that. So those in `fork` are let go first, and the others behind them, at once, which
-//! the end of their tracer does.
+//! wait of one that runs ends by that. So those with children are stopped last, those in `fork` are let go first, and all others
+//! behind them, at once, which the end of their tracer does.
 
 #[cfg(test)]
 mod tests;

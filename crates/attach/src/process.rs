@@ -162,16 +162,20 @@ pub fn has_signal(pid: i32, tid: i32) -> bool {
 /// Whether a signal does nothing to a thread that is not traced, and would not even wake it.
 #[cfg(target_arch = "x86_64")]
 pub fn ignores(tid: i32, signal: i32) -> bool {
-    let status = fs::read_to_string(folder(tid).join("status")).ok();
-    let ignored = status.and_then(|text| ignored(&text));
+    let ignored = status_of(tid).and_then(|text| ignored(&text));
     ignored.is_some_and(|ignored| (1..=64).contains(&signal) && ignored & 1 << (signal - 1) != 0)
 }
 
+/// Whether a thread blocks a signal.
 #[cfg(target_arch = "x86_64")]
 pub fn blocks(tid: i32, signal: i32) -> bool {
-    let status = fs::read_to_string(folder(tid).join("status")).ok();
-    let blocked = status.and_then(|text| mask(&text, "SigBlk:"));
+    let blocked = status_of(tid).and_then(|text| mask(&text, "SigBlk:"));
     blocked.is_some_and(|blocked| blocked & 1 << (signal - 1) != 0)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn status_of(tid: i32) -> Option<String> {
+    fs::read_to_string(folder(tid).join("status")).ok()
 }
 
 #[cfg(target_arch = "x86_64")]
