@@ -90,7 +90,7 @@ impl<'a> Everyone<'a> {
                 }
             }
             if stopping.is_empty() {
-                // Or one that was just created by a thread that has stopped since.
+                // Those with children, and one that was just created by a thread that has stopped since.
                 match seize_new(pid, false, &mut known, &mut stopping) {
                     Ok(false) => return Ok(everyone),
                     Ok(true) => stopping.iter().for_each(Stopping::interrupt),
