@@ -17,7 +17,8 @@ from . import child
 ALL_ON = {
     "TLLM_PROFILE_START_STOP": "5-24,100-119,1000-1019,5000-5099,50000-50099", "TLLMPROF_STEP": "cudaLaunchKernel",
     "TLLMPROF_KERNELS": 5, "TLLM_PROFILE_RECORD_GC": 1, "TLLMPROF_GIL": 1, "TLLM_LLMAPI_ENABLE_NVTX": 1,
-    "TLLM_NVTX_DEBUG": 1, "TLLMPROF_LOG": "error",
+    "TLLM_NVTX_DEBUG": 1, "TLLMPROF_STACKS": 1, "TLLMPROF_LAYERS": 1, "TLLMPROF_FLIGHT": 1, "TLLMPROF_CONTROL": 1,
+    "TLLMPROF_LOG": "error",
 }
 SECONDS, SHORT = 900, 120
 # Tests whose outcome differs are run again, both ways, so often.
