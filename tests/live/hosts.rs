@@ -6,7 +6,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::common::{built_command, can_exec, run, shim, skipped};
+use crate::common::{Scratch, build, built_command, can_exec, run, shim, skipped, standin};
 use crate::place::{PATIENCE, Peer, Place, wait_until};
 
 #[test]
@@ -154,4 +154,102 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
         fs::remove_file(place.path("end")).unwrap();
     }
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
+}
+
+#[test]
+fn a_process_that_ends_while_its_socket_is_made_leaves_no_file() {
+    let place = Place::new();
+    let built = Scratch::new("slow");
+    let slow = built.path("slow.so");
+    build("live/slow_bind.c", &slow, ["-shared", "-fPIC"]);
+    for end in ["return", "_exit", "sigterm-handled", "quick_exit"] {
+        let mut command = built_command(standin().join("bin/steps_shared12"));
+        command
+            .args(["--steps", "1", "--exit", end])
+            .env("LD_LIBRARY_PATH", standin())
+            .env(
+                "LD_PRELOAD",
+                format!("{}:{}", slow.display(), shim().display()),
+            )
+            .env("SLOW_BIND", place.path("binds"))
+            .env("XDG_RUNTIME_DIR", place.path("run"))
+            .env("TLLMPROF_CONTROL", "1")
+            .env("TLLMPROF_STEP", "cudaGraphLaunch")
+            .current_dir(place.0.folder());
+        let output = run(&mut command, PATIENCE);
+        assert_eq!(output.status.code(), Some(0), "{end}: {}", output.err());
+        // The socket was being made when the program ended.
+        let said = fs::read_to_string(place.path("binds")).unwrap();
+        assert_eq!(said, "binds\n", "{end}");
+        fs::remove_file(place.path("binds")).unwrap();
+        assert!(place.sockets().is_empty(), "{end}: {:?}", place.sockets());
+    }
+}
+
+#[test]
+fn what_killed_processes_leave_is_swept() {
+    let place = Place::new();
+    let mut lives = place.start(&mut place.server("2000"));
+    lives.connect();
+    let live = format!("{}.sock", lives.pid());
+    let mut shell = built_command("/bin/true");
+    let gone = shell.spawn().unwrap();
+    let pid = gone.id();
+    let _ = gone.wait_with_output();
+    let sweeps: [(&str, &dyn Fn() -> bool); 2] = [
+        ("ps", &|| place.tllmprof("ps").status.success()),
+        ("run", &|| {
+            place
+                .command("run --no-trace -- /bin/true")
+                .status()
+                .unwrap()
+                .success()
+        }),
+    ];
+    for (name, sweep) in sweeps {
+        let mut dies = place.start(&mut place.server("2000"));
+        dies.connect();
+        dies.kill();
+        // One that was killed before it listened, and one that is at it.
+        let folder = place.path("run/tllmprof");
+        fs::write(folder.join(format!("{pid}.bind")), "").unwrap();
+        fs::write(folder.join(format!("{}.bind", lives.pid())), "").unwrap();
+        fs::write(folder.join("other.bind"), "").unwrap();
+        assert_eq!(place.sockets().len(), 5, "{:?}", place.sockets());
+        assert!(sweep(), "{name}");
+        let mut left = place.sockets();
+        left.sort();
+        let mut wanted = [
+            live.clone(),
+            format!("{}.bind", lives.pid()),
+            "other.bind".to_owned(),
+        ];
+        wanted.sort();
+        assert_eq!(left, wanted, "{name}");
+    }
+    assert_eq!(place.ps().len(), 1);
+    lives.end();
+}
+
+/// A program that ends by a signal under `tllmprof run` leaves nothing.
+#[test]
+fn the_command_removes_what_a_killed_program_leaves() {
+    let place = Place::new();
+    let mut command = place.command("run --trace x-%p.tllmprof --no-summary --");
+    command
+        .arg(standin().join("bin/steps_shared12"))
+        .args(["--exit", "sigterm", "--steps", "300"])
+        .env("STANDIN_WAIT_US", "1000")
+        .env("LD_LIBRARY_PATH", standin())
+        .env("TLLMPROF_LIB", shim());
+    let output = run(&mut command, PATIENCE);
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&output.status),
+        Some(libc::SIGTERM),
+        "{}",
+        output.err()
+    );
+    // The folder shows that it had a socket.
+    assert!(place.path("run/tllmprof").is_dir());
+    assert!(place.sockets().is_empty(), "{:?}", place.sockets());
 }

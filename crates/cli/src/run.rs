@@ -18,7 +18,7 @@ use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
 use crate::which::{Found, which};
-use crate::{doctor, inherited, library, manners, output, quote, report, runs, supervised};
+use crate::{doctor, inherited, library, live, manners, output, quote, report, runs, supervised};
 
 const TRACE: &str = "TLLMPROF_TRACE";
 const CONTROL: &str = "TLLMPROF_CONTROL";
@@ -128,6 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             });
         }
     }
+    live::sweep();
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
         // The profiler records what is asked for while the program runs, too.
@@ -163,6 +164,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         None
     };
     let status = supervised::run(&mut command);
+    // What was killed could not.
+    live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
     let status = status.map_err(|error| cannot_start(command.get_program(), &error))?;
     if let Some(records) = records {

@@ -51,10 +51,13 @@ pub fn socket(surroundings: &Surroundings, pid: u32, user: u32) -> Result<PathBu
         let status = fs::symlink_metadata(path);
         path.is_absolute() && status.is_ok_and(|status| status.is_dir() && status.uid() == user)
     };
+    let is_short =
+        |folder: &PathBuf| folder.join(place::name(pid)).as_os_str().len() <= place::LONGEST;
     let below = runtime
         .clone()
         .filter(is_users)
-        .map(|runtime| place::below(&runtime));
+        .map(|runtime| place::below(&runtime))
+        .filter(is_short);
     let folder = match below {
         // Where that cannot be written, as in a sandbox, the other one may be.
         Some(folder) if prepare(&folder, user, false).is_ok() => folder,
@@ -99,10 +102,7 @@ fn prepare(folder: &Path, user: u32, is_named: bool) -> Result<(), Refusal> {
 /// The number of the namespace in which this process has its number.
 fn namespace() -> u64 {
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-    let number = link
-        .to_str()
-        .and_then(|link| link.strip_prefix("pid:[")?.strip_suffix(']'));
-    number.and_then(|number| number.parse().ok()).unwrap_or(0)
+    place::namespace(&link).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -139,6 +139,11 @@ mod tests {
         assert!(place::is_name(shared.file_name().unwrap()) && shared.starts_with(&named));
         assert!(shared.to_str().unwrap().ends_with("-7.sock"), "{shared:?}");
         assert!(namespace() > 0);
+        // Not where the kernel takes no path of that length.
+        let deep = here.join("d".repeat(place::LONGEST - 20));
+        fs::create_dir(&deep).unwrap();
+        let short = socket(&surroundings("1", Some(&deep)), 7, user()).unwrap();
+        assert_eq!(short, place::of_user(user()).join("7.sock"));
         // Not below a folder that is another's.
         let nobody = 4_000_000_000;
         let refused = socket(&surroundings("1", Some(here)), 7, nobody).unwrap_err();

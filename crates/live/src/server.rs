@@ -71,6 +71,7 @@ fn listen(surroundings: &Surroundings) -> Option<Socket> {
     };
     match Socket::listen(&path) {
         Ok(listener) => {
+            let listener = listener?;
             log::say!(Debug, "the control socket is {}", path.display());
             Some(listener)
         }

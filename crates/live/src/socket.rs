@@ -2,17 +2,17 @@
 //! in their place, and fork.
 
 use core::ffi::c_int;
-use core::mem::{MaybeUninit, size_of};
+use core::mem::{ManuallyDrop, MaybeUninit, size_of};
 use core::time::Duration;
 use std::ffi::CString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use tllmprof_control::place::LONGEST;
+use tllmprof_control::place::{self, LONGEST};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_sync::Lock;
 use tllmprof_sync::kernel;
-use tllmprof_sync::{Lock, Published};
 
 /// Descriptors below this are what programs expect to get.
 const LOWEST: c_int = 64;
@@ -20,6 +20,8 @@ const LOWEST: c_int = 64;
 const BACKLOG: c_int = 16;
 /// Descriptors at a time.
 pub const MOST: usize = 9;
+/// How long the end of the process waits for the thread that makes the socket's file.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// A number, and the inode by which it is known again; -1 for none.
 #[derive(Clone, Copy)]
@@ -33,10 +35,16 @@ const NONE: Entry = Entry {
     inode: 0,
 };
 
-/// The path of the socket, and the file's inode.
-struct Bound {
-    path: CString,
-    inode: u64,
+/// The socket's file.
+enum Name {
+    /// Not made yet.
+    None,
+    Made {
+        path: CString,
+        inode: u64,
+    },
+    /// The process ends: no file is made any more.
+    Over,
 }
 
 lifecycle::global! {
@@ -46,11 +54,12 @@ lifecycle::global! {
     #[fork(by = close_in_child)]
     #[exec = "the descriptors are closed"]
     static OPEN: Lock<[Entry; MOST]> = Lock::new([NONE; MOST]);
-    /// The child has its own.
+    /// The child has its own. Held while the file is made and while it is removed: the end of the process removes a
+    /// file that is there, or none is made.
     #[fork(reset)]
     #[exit = "the socket's file is removed"]
-    #[exec = "the file stays until a command that lists processes removes it"]
-    static BOUND: Published<Bound> = Published::none();
+    #[exec = "the file stays until a command that lists processes or starts one removes it"]
+    static NAME: Lock<Name> = Lock::new(Name::None);
 }
 
 lifecycle::at_fork! {
@@ -119,14 +128,13 @@ impl Socket {
         Ok(Self(*place))
     }
 
-    /// Listens at `path`, in place of what a process of the same number has left there.
+    /// Listens at `path`, in place of what a process of the same number has left there; `None` where the process ends.
     ///
     /// # Errors
     /// What the system says, as where it is not to be asked for sockets at all.
-    pub fn listen(path: &Path) -> io::Result<Self> {
+    pub fn listen(path: &Path) -> io::Result<Option<Self>> {
         let text = CString::new(path.as_os_str().as_bytes())?;
-        // Until it listens it is not there: a client that is refused takes the file for a dead process's, and removes it.
-        let before = path.with_extension("bind");
+        let before = place::begun(path);
         let begun = CString::new(before.as_os_str().as_bytes())?;
         let bytes = begun.as_bytes();
         if bytes.len() > LONGEST {
@@ -143,6 +151,10 @@ impl Socket {
             *to = from.cast_signed() as libc::c_char;
         }
         let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+        let mut name = NAME.lock();
+        if matches!(*name, Name::Over) {
+            return Ok(None);
+        }
         // SAFETY: terminated strings, and an address with the length of its type.
         let failed = unsafe {
             // The file that binding makes has the socket's mode.
@@ -161,9 +173,8 @@ impl Socket {
             return Err(error);
         }
         let inode = inode_at(&text).unwrap_or(0);
-        let bound = Box::leak(Box::new(Bound { path: text, inode }));
-        BOUND.set(Some(bound));
-        Ok(socket)
+        *name = Name::Made { path: text, inode };
+        Ok(Some(socket))
     }
 
     /// Whether the descriptor is still its own: the host may have closed it.
@@ -295,13 +306,17 @@ fn inode_at(path: &CString) -> Option<u64> {
     }
 }
 
-/// Removes the socket's file, if it still is this process's. Allocates nothing.
+/// Removes the socket's file, if it still is this process's. None is made afterwards. Allocates and frees nothing.
 pub fn remove() {
-    if let Some(bound) = BOUND.take()
-        && inode_at(&bound.path) == Some(bound.inode)
+    let Some(mut name) = NAME.lock_for(ENDING) else {
+        return;
+    };
+    let made = ManuallyDrop::new(core::mem::replace(&mut *name, Name::Over));
+    if let Name::Made { path, inode } = &*made
+        && inode_at(path) == Some(*inode)
     {
         // SAFETY: a terminated string.
-        unsafe { libc::unlink(bound.path.as_ptr()) };
+        unsafe { libc::unlink(path.as_ptr()) };
     }
 }
 
@@ -318,7 +333,7 @@ mod tests {
         let path = folder.path().join("7.sock");
         // What another has left there.
         std::fs::write(&path, "").unwrap();
-        let socket = Socket::listen(&path).unwrap();
+        let socket = Socket::listen(&path).unwrap().unwrap();
         assert!(socket.0.number >= LOWEST && socket.is_own());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         let status = std::fs::symlink_metadata(&path).unwrap();
@@ -365,5 +380,10 @@ mod tests {
             .read_to_string(&mut left)
             .unwrap();
         assert_eq!(left, "another's");
+        // The process has ended: a thread that comes to it only now makes no file, under no name.
+        let late = folder.path().join("late");
+        std::fs::create_dir(&late).unwrap();
+        assert!(Socket::listen(&late.join("7.sock")).unwrap().is_none());
+        assert_eq!(std::fs::read_dir(&late).unwrap().count(), 0);
     }
 }

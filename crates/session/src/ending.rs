@@ -66,6 +66,8 @@ fn end(may_run_profilers_here: bool) {
     }
     let _uncancelled = Uncancelled::new();
     let _inside = Inside::enter();
+    // Whatever state the windows are in.
+    listener().ends();
     let Some(mut guard) = STATE.lock_for(ENDING) else {
         return;
     };
@@ -89,7 +91,6 @@ fn end(may_run_profilers_here: bool) {
     }
     // Nobody switches from here on.
     state.turn.on(Event::Ends);
-    listener().ends();
     let iterations = state.counter.iterations(&state.slots);
     let begun = state.begun_of(iterations);
     let closed = state.schedule.finish();

@@ -253,6 +253,11 @@ pub fn has_ended(error: &io::Error) -> bool {
     matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
 }
 
+/// Whether nobody listens at a socket.
+pub fn is_nobodys(socket: &Path) -> bool {
+    connect(socket, None).is_err_and(|error| is_nobody(&error))
+}
+
 fn is_nobody(error: &io::Error) -> bool {
     matches!(
         error.kind(),

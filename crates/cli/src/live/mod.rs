@@ -21,6 +21,7 @@ pub mod top;
 use std::num::IntErrorKind;
 
 use anyhow::Result;
+pub use sockets::sweep;
 
 use crate::{failure, output};
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -12,12 +14,14 @@ use tllmprof_config::Control;
 use tllmprof_control::{Phase, Status, place};
 
 use super::beyond;
-use super::connection::{Connection, Reached, Who};
+use super::connection::{self, Connection, Reached, Who};
 use crate::failure::worded;
 use crate::output;
 
 /// When a socket is tried again.
 const AGAIN: Duration = Duration::from_millis(100);
+/// How long a process in another container may take to make its socket.
+const MAKING: Duration = Duration::from_secs(60);
 
 /// A process that listens, and what it was at when it was asked.
 pub struct Process {
@@ -80,15 +84,18 @@ fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<Process> {
     let user = rustix::process::geteuid().as_raw();
     let mut sockets = Vec::new();
     for folder in folders(user, only) {
-        for entry in fs::read_dir(&folder.path).into_iter().flatten().flatten() {
+        // Root might remove what somebody has put in the folder's place.
+        let is_ours = folder.owner == user && folder.beyond.is_none();
+        for entry in entries(&folder.path) {
             let path = entry.path();
+            if place::is_begun_name(&entry.file_name()) && is_ours && is_left(&entry) {
+                let _ = fs::remove_file(&path);
+            }
             if place::is_name(&entry.file_name()) && !known.contains(&path.as_path()) {
                 let who = Who {
                     allowed: [folder.owner, user, 0],
                     connect_as: (folder.beyond == Some(true) && user == 0).then_some(folder.owner),
                 };
-                // Root might remove what somebody has put in the folder's place.
-                let is_ours = folder.owner == user && folder.beyond.is_none();
                 sockets.push((path, who, is_ours));
             }
         }
@@ -105,6 +112,55 @@ fn all_but(known: &[&Path], only: Option<u64>, says: bool) -> Vec<Process> {
     });
     processes.sort_by(|a, b| order(&a.status).cmp(&order(&b.status)));
     processes
+}
+
+fn entries(folder: &Path) -> impl Iterator<Item = fs::DirEntry> {
+    fs::read_dir(folder).into_iter().flatten().flatten()
+}
+
+/// Removes the files of sockets that processes of this user have left here and that are gone. No process that runs is
+/// asked.
+pub fn sweep() {
+    let user = rustix::process::geteuid().as_raw();
+    let is_ours = |path: &PathBuf| {
+        let status = fs::symlink_metadata(path);
+        status.is_ok_and(|status| status.is_dir() && status.uid() == user)
+    };
+    for folder in own_places(user).into_iter().filter(is_ours) {
+        for entry in entries(&folder) {
+            let is_left = match place::is_begun_name(&entry.file_name()) {
+                true => is_left(&entry),
+                false => {
+                    process_here(&entry).is_some_and(|pid| !beyond::has_library(pid.into()))
+                        && connection::is_nobodys(&entry.path())
+                }
+            };
+            if is_left {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+}
+
+/// The process that has made a file in a folder of sockets, if it is one of this container.
+fn process_here(entry: &fs::DirEntry) -> Option<u32> {
+    let host = rustix::system::uname();
+    let host = OsStr::from_bytes(host.nodename().to_bytes());
+    let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
+    place::process_here(&entry.file_name(), host, place::namespace(&namespace)?)
+}
+
+/// Whether the process that has begun to make a socket is gone. Of one of another container that is not known: it takes
+/// no minute.
+fn is_left(entry: &fs::DirEntry) -> bool {
+    match process_here(entry) {
+        Some(pid) => !beyond::has_library(pid.into()),
+        None => {
+            let modified = entry.metadata().and_then(|status| status.modified());
+            let age = modified.map(|modified| modified.elapsed().unwrap_or_default());
+            age.is_ok_and(|age| age > MAKING)
+        }
+    }
 }
 
 /// In which order processes are listed.
@@ -154,33 +210,42 @@ fn process(socket: &Path, who: &Who, is_ours: bool, says: bool) -> Option<Proces
     }
 }
 
-/// Where the sockets may lie that this user can use: in the folder that the variable names, and in the users' own. Who
-/// logs in, or comes by `kubectl exec`, has not the variables that the server has.
-fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
-    let mut paths = BTreeSet::new();
-    let control = env::var_os("TLLMPROF_CONTROL").and_then(|value| match Control::parse(&value) {
+/// The folder that the variable names.
+fn named() -> Option<PathBuf> {
+    let value = env::var_os("TLLMPROF_CONTROL")?;
+    match Control::parse(&value) {
         Ok(Control::Folder(folder)) => Some(folder),
         _ => None,
-    });
-    paths.extend(control.clone());
+    }
+}
+
+/// Where the sockets of this container may lie that this user can use: in the folder that the variable names, and in the
+/// users' own. Who logs in, or comes by `kubectl exec`, has not the variables that the server has.
+fn own_places(user: u32) -> BTreeSet<PathBuf> {
+    let mut paths = BTreeSet::new();
+    paths.extend(named());
     paths.extend(env::var_os("XDG_RUNTIME_DIR").map(|runtime| place::below(Path::new(&runtime))));
     if user == 0 {
-        let list = |folder: &str| fs::read_dir(folder).into_iter().flatten().flatten();
-        paths.extend(list("/run/user").map(|entry| place::below(&entry.path())));
-        let ours = list("/tmp").filter(|entry| place::is_of_user(&entry.file_name()));
+        paths.extend(entries(Path::new("/run/user")).map(|entry| place::below(&entry.path())));
+        let ours = entries(Path::new("/tmp")).filter(|entry| place::is_of_user(&entry.file_name()));
         paths.extend(ours.map(|entry| entry.path()));
     } else {
         paths.insert(place::below(Path::new(&format!("/run/user/{user}"))));
         paths.insert(place::of_user(user));
     }
-    let mut folders: Vec<_> = paths
+    paths
+}
+
+/// As [`own_places`], those that are fit, and those of other containers.
+fn folders(user: u32, only: Option<u64>) -> Vec<Folder> {
+    let mut folders: Vec<_> = own_places(user)
         .into_iter()
         .filter_map(|path| folder(path, user))
         .collect();
     for beyond::Folder {
         path,
         is_other_users,
-    } in beyond::folders(control.as_deref(), only)
+    } in beyond::folders(named().as_deref(), only)
     {
         let Ok(status) = fs::symlink_metadata(&path) else {
             continue;
