@@ -29,6 +29,12 @@ pub struct Place<'a> {
     pub host: &'a OsStr,
 }
 
+/// Bytes of a value in a file's name, of which a file system takes 255.
+const LONGEST_VALUE: usize = 96;
+
+/// What is around the process's number in the name of a record that would have none.
+const NAMELESS: (&str, &str) = ("tllmprof-", ".tllmprof");
+
 const WANTED: &str = "a path with %p, %r, %h, %q{NAME} or %%";
 
 impl PathTemplate {
@@ -110,21 +116,30 @@ impl PathTemplate {
         Ok(Self(pieces))
     }
 
-    /// The path for one process. A variable that is not set leaves nothing.
+    /// The path for one process. A variable that is not set leaves nothing; one that holds an absolute path and begins
+    /// the template is the folder. All other values are a part of one name, whatever is in them.
     pub fn fill(&self, place: &Place<'_>, get: impl Fn(&str) -> Option<OsString>) -> PathBuf {
         let mut path = Vec::new();
-        for piece in &self.0 {
+        for (index, piece) in self.0.iter().enumerate() {
             match piece {
                 Piece::Text(text) => path.extend_from_slice(text),
                 Piece::Pid => path.extend_from_slice(place.pid.to_string().as_bytes()),
                 Piece::Rank => {
                     path.extend_from_slice(place.rank.unwrap_or(0).to_string().as_bytes());
                 }
-                Piece::Host => path.extend_from_slice(place.host.as_bytes()),
+                Piece::Host => path.extend_from_slice(&part_of_name(place.host)),
                 Piece::Variable(name) => {
-                    path.extend_from_slice(get(name).unwrap_or_default().as_bytes());
+                    let value = get(name).unwrap_or_default();
+                    match index == 0 && value.as_bytes().starts_with(b"/") {
+                        true => path.extend_from_slice(value.as_bytes()),
+                        false => path.extend_from_slice(&part_of_name(&value)),
+                    }
                 }
             }
+        }
+        // All that was to be the name may have been empty.
+        if path.last().is_none_or(|byte| *byte == b'/') {
+            path.extend_from_slice(format!("{}{}{}", NAMELESS.0, place.pid, NAMELESS.1).as_bytes());
         }
         PathBuf::from(OsString::from_vec(path))
     }
@@ -151,8 +166,44 @@ impl PathTemplate {
 
     /// Whether some process has this path.
     pub fn is_of_some_process(&self, path: &OsStr) -> bool {
-        fits(&self.0, path.as_bytes())
+        let path = path.as_bytes();
+        let nameless = || {
+            let stem = path.strip_suffix(NAMELESS.1.as_bytes())?;
+            let digits = stem.iter().rev().take_while(|byte| byte.is_ascii_digit());
+            let (folder, digits) = stem.split_at(stem.len() - digits.count());
+            let folder = folder.strip_suffix(NAMELESS.0.as_bytes())?;
+            let is_folder = folder.last().is_none_or(|byte| *byte == b'/');
+            (is_folder && !digits.is_empty()).then_some(folder)
+        };
+        fits(&self.0, path) || nameless().is_some_and(|folder| fits(&self.0, folder))
     }
+}
+
+/// A value as a part of a file's name: what would end the name, or lead out of its folder, is `_`, and a long value
+/// ends with a hash of all of it.
+fn part_of_name(value: &OsStr) -> Vec<u8> {
+    let bytes = value.as_bytes();
+    let is_dots = bytes.iter().all(|byte| *byte == b'.');
+    let plain = |byte: &u8| match byte {
+        b'/' | 0..=0x1f | 0x7f => b'_',
+        b'.' if is_dots => b'_',
+        byte => *byte,
+    };
+    let mut name: Vec<u8> = bytes.iter().map(plain).collect();
+    if name.len() > LONGEST_VALUE {
+        // FNV-1a: two values with the same beginning are two names.
+        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let is_inside = |byte: &u8| *byte & 0xc0 == 0x80;
+        let mut end = LONGEST_VALUE - 17;
+        while end > 0 && is_inside(&name[end]) {
+            end -= 1;
+        }
+        name.truncate(end);
+        name.extend_from_slice(format!("-{hash:016x}").as_bytes());
+    }
+    name
 }
 
 /// Whether the pieces can be filled so that they are `path`. What a host or a variable is called has
@@ -202,6 +253,60 @@ mod tests {
         );
         assert_eq!(filled("/d/%q{JOB}/%q{NONE}x%%p"), "/d/j1/x%p");
         assert_eq!(filled("plain"), "plain");
+    }
+
+    #[test]
+    fn a_value_is_a_part_of_one_name_whatever_is_in_it() {
+        let filled = |template: &str, host: &str, value: &str| {
+            let place = Place {
+                pid: 42,
+                rank: None,
+                host: OsStr::new(host),
+            };
+            let template = PathTemplate::parse(OsStr::new(template)).unwrap();
+            let path = template.fill(&place, |_| Some(value.into()));
+            // The command that started the process finds it.
+            let is_found = template.is_of_some_process(path.as_os_str());
+            (path.into_os_string().into_string().unwrap(), is_found)
+        };
+        for (template, host, value, path) in [
+            ("d/%h-%p", "rack/7", "", "d/rack_7-42"),
+            ("d/%h/x", "..", "", "d/__/x"),
+            ("d/%q{JOB}/x", "", "..", "d/__/x"),
+            ("d/%q{JOB}.x", "", "../../etc/a", "d/.._.._etc_a.x"),
+            ("d/%q{JOB}.x", "", "/a", "d/_a.x"),
+            ("%q{JOB}.x", "", "a/b", "a_b.x"),
+            (
+                "d/%q{JOB}.x",
+                "",
+                "two\nlines\r\t\x7f\x1b[31m",
+                "d/two_lines____[31m.x",
+            ),
+            ("d/%q{JOB}.x", "", "a b.c", "d/a b.c.x"),
+            ("d/%q{JOB}.x", "", "", "d/.x"),
+        ] {
+            let found = filled(template, host, value);
+            assert_eq!(
+                found,
+                (path.to_owned(), true),
+                "{template} {host} {value:?}"
+            );
+        }
+        // A folder of the user's own, and a name that nothing is left of.
+        assert_eq!(
+            filled("%q{JOB}/x", "", "/scratch/../a").0,
+            "/scratch/../a/x"
+        );
+        let nameless = |folder: &str| (format!("{folder}tllmprof-42.tllmprof"), true);
+        assert_eq!(filled("d/%q{JOB}", "", ""), nameless("d/"));
+        assert_eq!(filled("d/", "", ""), nameless("d/"));
+        assert_eq!(filled("%q{JOB}", "", ""), nameless(""));
+        // Long ones are cut between characters, and stay different.
+        let long = |last: &str| filled("d/%q{JOB}.x", "", &("é".repeat(300) + last));
+        let (one, other) = (long("1"), long("2"));
+        assert_ne!(one, other);
+        assert!(one.1 && one.0.len() <= 4 + LONGEST_VALUE && one.0.starts_with("d/éé"));
+        assert_eq!(one, long("1"));
     }
 
     #[test]
