@@ -42,7 +42,9 @@ pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
 /// Sets variables, each to a value or to none.
 ///
 /// `setenv` may free the list of variables that another thread, of a profiler that is preloaded,
-/// too, is reading. So the process gets a new list, at one stroke, and the old one stays.
+/// too, is reading. So the process gets a new list, at one stroke, and the old one stays. Its first and its last variable
+/// stay there: a program that writes its title where its arguments and variables lie takes the distance between them for
+/// the length, and some do not look whether all lie there.
 pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
     let is_changed = |entry: &CStr| {
         let entry = entry.to_bytes();
@@ -65,11 +67,12 @@ pub fn publish(changes: &[(&str, Option<&[u8]>)]) {
             entry = entry.add(1);
         }
     }
+    let place = list.len().saturating_sub(1).max(1).min(list.len());
     for (name, value) in changes {
         let entry = value.map(|value| [name.as_bytes(), b"=", value].concat());
         if let Some(Ok(entry)) = entry.map(CString::new) {
             initialized(unpoison, entry.as_bytes_with_nul());
-            list.push(entry.into_raw().cast_const());
+            list.insert(place, entry.into_raw().cast_const());
         }
     }
     list.push(core::ptr::null());
@@ -116,9 +119,15 @@ pub(crate) mod tests {
         let value = || std::env::var(NAME).ok();
         let count = || std::env::vars_os().count();
         let before = count();
+        let ends = || {
+            let mut all = std::env::vars_os().map(|(name, _)| name);
+            (all.next(), all.last())
+        };
+        let ends_before = ends();
         publish(&[(NAME, Some(b"1")), ("TLLMPROF_OF_A_TEST_TOO", Some(b"2"))]);
         assert_eq!(value().as_deref(), Some("1"));
         assert_eq!(count(), before + 2);
+        assert_eq!(ends(), ends_before, "where a title would begin and end");
         let is_set = |wanted: &str| has(|name| name == wanted.as_bytes());
         assert!(is_there() && is_set(NAME) && is_set("TLLMPROF_OF_A_TEST_TOO"));
         assert!(!is_set("TLLMPROF_OF") && !is_set("1") && !is_set(""));
