@@ -115,14 +115,14 @@ pub fn keep_warning(line: &str) {
 
 /// Writes the warnings that were logged before there was a record.
 pub fn write_pending() {
-    let mut bytes = [0; 4096];
-    let length = {
+    // Not on the stack: the thread may have the smallest that there is.
+    let lines = {
         let mut pending = PENDING.lock();
-        bytes.copy_from_slice(&pending.bytes);
-        core::mem::take(&mut pending.length)
+        let length = core::mem::take(&mut pending.length);
+        let lines = pending.bytes.get(..length).unwrap_or_default();
+        String::from_utf8_lossy(lines).into_owned()
     };
-    let lines = bytes.get(..length).unwrap_or_default();
-    for line in String::from_utf8_lossy(lines).lines() {
+    for line in lines.lines() {
         write_text(Info::Refused, line);
     }
 }

@@ -37,6 +37,10 @@ impl fmt::Display for Failure {
             libc::ENAMETOOLONG => "the name is too long",
             libc::EMFILE | libc::ENFILE => "there are too many open files",
             libc::ENOMEM => "there is no memory for it",
+            libc::EAGAIN => "no more memory may be locked",
+            libc::ENODEV => {
+                "the file system lets no file be shared in memory (name a folder of another one)"
+            }
             errno => return write!(f, "{}: error {errno}", self.tried),
         };
         write!(f, "{}: {why}", self.tried)
@@ -56,6 +60,10 @@ mod tests {
             "it could not grow: the file system is read-only"
         );
         assert_eq!(shown(libc::EISDIR), "it could not grow: it is a folder");
+        assert_eq!(
+            shown(libc::ENODEV),
+            "it could not grow: the file system lets no file be shared in memory (name a folder of another one)"
+        );
         assert_eq!(shown(libc::EIO), "it could not grow: error 5");
         assert_eq!(shown(0), "it could not grow");
     }

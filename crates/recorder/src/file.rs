@@ -123,6 +123,18 @@ impl File {
         }
     }
 
+    /// Removes the file, if it still is where it was made: nothing has come into it.
+    pub fn discard(&mut self) {
+        let there = fs::symlink_metadata(&self.path);
+        let file = self.file.get().and_then(|file| file.metadata().ok());
+        if let (Ok(there), Some(file)) = (there, file)
+            && (there.dev(), there.ino()) == (file.dev(), file.ino())
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+        self.close();
+    }
+
     /// Closes the descriptor, if it still is the file's.
     pub fn close(&mut self) {
         self.file.close();

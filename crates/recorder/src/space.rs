@@ -123,7 +123,13 @@ pub fn begin(
         LIVE.set(live.and_then(<[Live]>::first));
     }
     let live = live().ok_or(Failure::new("it could not be mapped", libc::ENOMEM))?;
-    let place = file.grow(bytes)?;
+    let place = match file.grow(bytes) {
+        Ok(place) => place,
+        Err(failure) => {
+            file.discard();
+            return Err(failure);
+        }
+    };
     // The first chunk lies behind the header.
     let first = place.as_ptr().wrapping_add(HEADER_BYTES);
     PLACES[0].store(first, Ordering::Release);
