@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from . import surroundings
 from .settings import PRELOADS, SETTINGS
 
+# A part of the page that tests/odd.rs writes.
+SITUATIONS = ("## Other situations\n", "<!-- end of situations -->\n")
 COMPARED = ("same", "once", "different")
 # The columns of the table of programs, and the places in them; the rest are other preloads.
 COLUMNS = {"plain": ["plain"], "descriptors, threads": ["census"], "gdb, strace, rr": ["gdb", "strace", "rr"],
@@ -129,6 +131,19 @@ def of_times(results):
         yield row(program, f"{without:.2f}", *(f"{times[setting][1]:.2f}" if setting in times else "" for setting in settings))
 
 
+def situations(path):
+    """What the page that is there says of other situations."""
+    begin, end = SITUATIONS
+    try:
+        with open(path) as file:
+            text = file.read()
+    except OSError:
+        return []
+    if begin not in text or end not in text:
+        return []
+    return (text[text.index(begin):text.index(end)] + end).split("\n")
+
+
 def written(results, given, seconds, hides=(), taken=0):
     programs = len({result.program for result in results if result.verdict in COMPARED})
     varying = Counter(stream for result in results if result.verdict in COMPARED for stream in result.varies)
@@ -163,7 +178,7 @@ def written(results, given, seconds, hides=(), taken=0):
              "Times are shown, and not judged: the machine may be busy.", "",
              "Chroots of older and other distributions: `scripts/old-systems`. Sanitized, leak-checked and sandboxed "
              "programs that use "
-             "CUDA: `tests/hostile/`. More of Python: `tests/python_hosts/`.", "",
+             "CUDA: `tests/hostile/`. More of Python: `tests/python_hosts/`.", "", *situations(given.out or "docs/harmless.md"),
              "## By place", "", *of_places(results, given.settings), "",
              "Streams in which something varied without the library, so that single lines are compared: " +
              (", ".join(f"{stream} {number}" for stream, number in sorted(varying.items())) or "none") + ".", "",

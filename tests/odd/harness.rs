@@ -1,0 +1,245 @@
+//! A program without and with the library, in a namespace in which something is prepared.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tllmprof_record::{Error, Reader};
+use tllmprof_report::{Process, State};
+
+use crate::common::{
+    Built, Output, Scratch, build_once, can_exec, command, run, shim, skipped, standin,
+};
+
+const PATIENCE: Duration = Duration::from_secs(550);
+/// The status of a preparation that this machine does not allow.
+const NOT_HERE: i32 = 98;
+
+/// `tests/odd/odd.c`, built once.
+pub fn program() -> &'static Path {
+    static BUILT: Built = Built::new();
+    build_once(&BUILT, "odd/odd.c", &["-l:libcudart.so.12"])
+}
+
+/// `tests/odd/fuse.c`, built once.
+pub fn fuse() -> &'static Path {
+    static BUILT: Built = Built::new();
+    build_once(&BUILT, "odd/fuse.c", &[])
+}
+
+/// For a preparation: `group CONTROLLER` makes a control group (version 1 or 2), `set FILE VALUE` writes to one of its files
+/// that is there, and `enter` has the program start in it. `leave` removes it.
+const GROUPS: &str = r#"
+group() {
+    for root in /sys/fs/cgroup/$1 /sys/fs/cgroup; do
+        group=$root/odd-$$
+        mkdir $group 2>/dev/null || continue
+        [ -e $group/$2 ] || [ -e $group/$3 ] && return
+        rmdir $group
+    done
+    echo "no control group of $1 can be made" >&2
+    exit 98
+}
+set_one() { [ ! -e $group/$1 ] || echo "$2" > $group/$1 || { echo "$group/$1 cannot be written" >&2; exit 98; }; }
+enter() {
+    printf 'echo $$ > %s/cgroup.procs\nexec "$@"\n' $group > enter
+    before="sh enter"
+}
+leave() {
+    for try in 1 2 3 4 5 6 7 8 9 10; do
+        rmdir $group 2>/dev/null && return
+        sleep 0.1
+    done
+}"#;
+
+/// A program in a situation.
+pub struct Case<'a> {
+    /// What happens to it, its steps, and before which of them it happens.
+    pub arguments: &'a str,
+    /// Done by a shell of root's in a mount namespace of its own, in the folder of the case; `exit 98` where that cannot be
+    /// done. It may set `before`, words that the program is started with, and `inside`, words that come behind the
+    /// library's variables.
+    pub prepare: &'a str,
+    /// Done behind the program.
+    pub after: &'a str,
+    /// Namespaces besides that of mounts, as options of unshare(1).
+    pub namespaces: &'a str,
+    pub variables: &'a [(&'a str, &'a str)],
+}
+
+/// What became of the program with the library.
+pub struct Ran {
+    pub output: Output,
+    pub records: Vec<Process>,
+    /// Files whose names are those of records and that hold none.
+    pub empty: usize,
+    scratch: Scratch,
+}
+
+impl Case<'_> {
+    pub const NEW: Case<'static> = Case {
+        arguments: "",
+        prepare: "",
+        after: "",
+        namespaces: "",
+        variables: &[],
+    };
+
+    fn run(&self, is_preloaded: bool) -> (Output, Scratch) {
+        let scratch = Scratch::new("odd");
+        fs::create_dir(scratch.path("records")).unwrap();
+        let script = format!(
+            "preload=$LD_PRELOAD libraries=$LD_LIBRARY_PATH; unset LD_PRELOAD LD_LIBRARY_PATH; before= inside=\n\
+             {GROUPS}\n\
+             {}\n\
+             $before env LD_LIBRARY_PATH=\"$libraries\" LD_PRELOAD=\"$preload\" $inside \"$@\"; status=$?\n\
+             {}\n\
+             exit $status",
+            self.prepare, self.after
+        );
+        let mut unshare = command("unshare");
+        unshare
+            .arg("--mount")
+            .args(self.namespaces.split_whitespace())
+            .args(["/bin/sh", "-c", &script, "sh"])
+            .arg(program())
+            .args(self.arguments.split_whitespace())
+            .env("LD_LIBRARY_PATH", standin())
+            .env("FUSE", fuse())
+            .env("TLLM_PROFILE_START_STOP", "0-")
+            .env("TLLMPROF_STEP", "cudaGraphLaunch")
+            .env("TLLMPROF_TRACE", "records/%p.tllmprof")
+            .envs(self.variables.iter().copied())
+            .current_dir(scratch.folder());
+        if is_preloaded {
+            unshare.env("LD_PRELOAD", shim());
+        }
+        (run(&mut unshare, PATIENCE), scratch)
+    }
+
+    /// Runs it without and with the library: output and status are the same, and standard error is but for the library's
+    /// lines. Nothing where this machine does not allow it, which is said.
+    #[track_caller]
+    pub fn compare(&self) -> Option<Ran> {
+        // SAFETY: always succeeds.
+        if unsafe { libc::geteuid() } != 0 || !can_exec() {
+            skipped("root alone prepares this");
+            return None;
+        }
+        let (plain, _) = self.run(false);
+        let is_refused = plain.err().starts_with("unshare: ");
+        if is_refused || plain.status.code() == Some(NOT_HERE) {
+            let why = plain.err();
+            skipped(why.lines().last().unwrap_or("it cannot be prepared here"));
+            return None;
+        }
+        // It did all of its steps, or was killed.
+        let status = plain.status.code();
+        assert!(
+            matches!(status, Some(7 | 137 | 143)),
+            "{status:?} {}",
+            plain.err()
+        );
+        let (output, scratch) = self.run(true);
+        let said = format!("{}\n{}", self.arguments, output.err());
+        assert_eq!(output.out(), plain.out(), "{said}");
+        assert_eq!(output.status, plain.status, "{said}");
+        assert_eq!(output.status.signal(), None, "{said}");
+        let is_theirs = |line: &&str| !line.starts_with("tllmprof: ");
+        let theirs: Vec<_> = without_numbers(&output.err())
+            .lines()
+            .filter(is_theirs)
+            .map(str::to_owned)
+            .collect();
+        let plain: Vec<_> = without_numbers(&plain.err())
+            .lines()
+            .map(str::to_owned)
+            .collect();
+        assert_eq!(theirs, plain, "{said}");
+        let (mut records, mut empty) = (Vec::new(), 0);
+        for path in files(&scratch.path("records")) {
+            match Reader::open(&path) {
+                Ok(reader) => records.push(Process::read(path, &reader).unwrap()),
+                Err(Error::Empty(_)) => empty += 1,
+                Err(error) => panic!("{}: {error}\n{said}", path.display()),
+            }
+        }
+        records.sort_by_key(|record| {
+            let window = record.windows.first()?;
+            Some(window.iterations.first()?.start)
+        });
+        Some(Ran {
+            output,
+            records,
+            empty,
+            scratch,
+        })
+    }
+}
+
+/// A shell says which process was killed.
+fn without_numbers(text: &str) -> String {
+    text.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "tllmprof"));
+    paths
+}
+
+impl Ran {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.scratch.path(name)
+    }
+
+    /// The one record, which is `state` and has these iterations, from 0 on.
+    #[track_caller]
+    pub fn record(&self, state: State, iterations: u64) -> &Process {
+        let [record] = &self.records[..] else {
+            panic!("{} records\n{}", self.records.len(), self.output.err());
+        };
+        let said = format!("{}\n{}", record.damage, self.output.err());
+        assert_eq!(record.state(), state, "{said}");
+        assert_eq!(
+            numbers(record),
+            (0..iterations).collect::<Vec<_>>(),
+            "{said}"
+        );
+        assert_eq!(record.dropped, 0, "{said}");
+        record
+    }
+
+    /// The lines of the library, one for each part, which it has.
+    #[track_caller]
+    pub fn says(&self, parts: &[&str]) -> &Self {
+        let said = self.output.err();
+        let lines = said.lines().filter(|line| line.starts_with("tllmprof: "));
+        let lines: Vec<_> = lines.collect();
+        assert_eq!(lines.len(), parts.len(), "{said}");
+        for (line, part) in lines.iter().zip(parts) {
+            assert!(line.contains(part), "{part:?} is not in {line:?}");
+        }
+        self
+    }
+}
+
+/// The iterations of a record.
+pub fn numbers(record: &Process) -> Vec<u64> {
+    let all = record.windows.iter().flat_map(|window| &window.iterations);
+    all.map(|iteration| iteration.n).collect()
+}
+
+/// Whether there is a program of that name, which is said where not.
+pub fn has(program: &str) -> bool {
+    let mut which = Command::new("sh");
+    which.args(["-c", &format!("command -v {program}")]);
+    let found = run(&mut which, PATIENCE).status.success();
+    if !found {
+        skipped(&format!("no {program}"));
+    }
+    found
+}

@@ -1,0 +1,409 @@
+/* A loop of numbered steps that something happens to:
+ *   odd WHAT STEPS AT [ARGUMENT]
+ * WHAT happens at the beginning, or before step AT (`situations` below); the result goes to standard output. */
+#include "program.h"
+
+#include "loop.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+extern char **environ;
+
+enum { OWN_FILES = 512 };
+
+static char **arguments;
+static const char *argument;
+static struct loop loop;
+static int own[OWN_FILES], own_count;
+
+static void want(int is_so, const char *what)
+{
+    if (!is_so) {
+        fprintf(stderr, "%s: %s\n", what, strerror(errno));
+        exit(3);
+    }
+}
+
+/* Bytes of a line of /proc/self/status. */
+static rlim_t status_bytes(const char *name)
+{
+    char line[256];
+    unsigned long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    want(status != NULL, "status");
+    while (fgets(line, sizeof line, status) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0)
+            sscanf(line + strlen(name), ": %lu", &kib);
+    fclose(status);
+    return (rlim_t)kib << 10;
+}
+
+static void limit(int resource, rlim_t bytes)
+{
+    struct rlimit limit;
+    getrlimit(resource, &limit);
+    limit.rlim_cur = bytes;
+    want(setrlimit(resource, &limit) == 0, "setrlimit");
+}
+
+static void unlimit(int resource)
+{
+    struct rlimit limit;
+    getrlimit(resource, &limit);
+    limit.rlim_cur = limit.rlim_max;
+    want(setrlimit(resource, &limit) == 0, "setrlimit");
+}
+
+static void write_to(const char *path, const char *text)
+{
+    int file = open(path, O_WRONLY | O_CLOEXEC);
+    want(file >= 0 && write(file, text, strlen(text)) == (ssize_t)strlen(text), path);
+    close(file);
+}
+
+static void rest(long milliseconds)
+{
+    const struct timespec time = {milliseconds / 1000, milliseconds % 1000 * 1000000};
+    nanosleep(&time, NULL);
+}
+
+static void nothing(void)
+{
+}
+
+/* No more addresses than there are. */
+static void fill_addresses(void)
+{
+    limit(RLIMIT_AS, status_bytes("VmSize"));
+}
+
+static void empty_addresses(void)
+{
+    unlimit(RLIMIT_AS);
+}
+
+static void fill_data(void)
+{
+    limit(RLIMIT_DATA, status_bytes("VmData"));
+}
+
+static void empty_data(void)
+{
+    unlimit(RLIMIT_DATA);
+}
+
+/* Before there are other threads, which have capabilities of their own. */
+static void lock_no_more_than_allowed(void)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct sets[2];
+    want(syscall(SYS_capget, &header, sets) == 0, "capget");
+    sets[0].effective &= ~(1u << CAP_IPC_LOCK);
+    want(syscall(SYS_capset, &header, sets) == 0, "capset");
+}
+
+/* All that is mapped from now on would be locked, and next to nothing may be. */
+static void lock_memory(void)
+{
+    limit(RLIMIT_MEMLOCK, 32 << 10);
+    want(mlockall(MCL_FUTURE) == 0, "mlockall");
+}
+
+static void unlock_memory(void)
+{
+    munlockall();
+}
+
+/* More than the group may have. */
+static void use_up_memory(void)
+{
+    for (size_t size = 1 << 20;; size = 1 << 20) {
+        char *more = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        want(more != MAP_FAILED, "mmap");
+        memset(more, 1, size);
+    }
+}
+
+/* A child that acts on its parent, which waits meanwhile. */
+static void from_outside(void (*act)(void))
+{
+    pid_t child = fork();
+    if (child == 0) {
+        act();
+        _exit(0);
+    }
+    if (wait_for(child) != 0)
+        exit(3);
+}
+
+static void stop_and_continue(void)
+{
+    kill(getppid(), SIGSTOP);
+    rest(400);
+    kill(getppid(), SIGCONT);
+}
+
+static void be_stopped(void)
+{
+    from_outside(stop_and_continue);
+}
+
+/* ARGUMENT is the group, FILE its state. */
+static void freeze(const char *group)
+{
+    char state[PATH_MAX], outside[PATH_MAX];
+    snprintf(outside, sizeof outside, "%s/../cgroup.procs", group);
+    write_to(outside, "0");
+    snprintf(state, sizeof state, "%s/freezer.state", group);
+    int is_first = access(state, F_OK) == 0;
+    if (!is_first)
+        snprintf(state, sizeof state, "%s/cgroup.freeze", group);
+    write_to(state, is_first ? "FROZEN" : "1");
+    rest(400);
+    write_to(state, is_first ? "THAWED" : "0");
+}
+
+static void freeze_parent(void)
+{
+    freeze(argument);
+}
+
+static void be_frozen(void)
+{
+    from_outside(freeze_parent);
+}
+
+static void dump(void)
+{
+    char parent[16];
+    snprintf(parent, sizeof parent, "%d", getppid());
+    unsetenv("LD_PRELOAD");
+    int null = open("/dev/null", O_RDWR);
+    dup2(null, 1);
+    dup2(null, 2);
+    execlp("gcore", "gcore", "-o", "image", parent, (char *)NULL);
+    _exit(127);
+}
+
+static void be_dumped(void)
+{
+    from_outside(dump);
+}
+
+static void *step_once(void *number)
+{
+    loop_step(&loop, *(int *)number);
+    return NULL;
+}
+
+/* Each step on a thread of its own, which has as little of a stack as there may be. */
+static void step_on_a_tiny_stack(int n)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    const size_t size = (size_t)sysconf(_SC_THREAD_STACK_MIN);
+    want(pthread_attr_setstacksize(&attributes, size) == 0, "stack size");
+    errno = pthread_create(&thread, &attributes, step_once, &n);
+    want(errno == 0, "thread");
+    pthread_join(thread, NULL);
+    pthread_attr_destroy(&attributes);
+}
+
+static void *launch_once(void *unused)
+{
+    (void)unused;
+    gpu_launch_kernel(loop.words, loop.stream);
+    return NULL;
+}
+
+/* A thousand threads in each step, one after the other, with one launch each. */
+static void step_by_thousand_threads(int n)
+{
+    for (int i = 0; i < 1000; i++) {
+        pthread_t thread;
+        errno = pthread_create(&thread, NULL, launch_once, NULL);
+        want(errno == 0, "thread");
+        pthread_join(thread, NULL);
+    }
+    loop_step(&loop, n);
+}
+
+static void open_own(void)
+{
+    char name[32];
+    snprintf(name, sizeof name, "own-%d", own_count);
+    own[own_count] = open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
+    want(own[own_count] >= 0, "own file");
+    own_count++;
+}
+
+/* Every descriptor becomes the program's, and the record's folder (ARGUMENT) is gone. */
+static void close_all(void)
+{
+    char command[PATH_MAX];
+    snprintf(command, sizeof command, "unset LD_PRELOAD; rm -r %s", argument);
+    want(system(command) == 0, "rm");
+    want(syscall(SYS_close_range, 3, ~0u, 0) == 0, "close_range");
+    while (own_count < OWN_FILES - 1 && (own_count == 0 || own[own_count - 1] < 200))
+        open_own();
+}
+
+static void take_all(void)
+{
+    open_own();
+    for (int other = 3; other < 1024; other++)
+        if (other != own[0] && fcntl(other, F_GETFD) >= 0)
+            want(dup2(own[0], other) == other, "dup2");
+}
+
+/* What was written to the program's own files. */
+static void look_at_own(void)
+{
+    for (int n = 0; n < own_count; n++) {
+        struct stat status, there;
+        char name[32];
+        snprintf(name, sizeof name, "own-%d", n);
+        want(fstat(own[n], &status) == 0 && stat(name, &there) == 0, name);
+        if (status.st_size != 0 || status.st_ino != there.st_ino || lseek(own[n], 0, SEEK_CUR) != 0)
+            printf("%s was touched\n", name);
+    }
+    puts("own files looked at");
+}
+
+/* As util-linux's setproctitle does: the environment is copied away, and the title gets the room from the first argument to
+ * the end of the last variable. */
+static void set_title(void)
+{
+    char *begin = arguments[0], *end = begin;
+    for (char **each = environ; *each != NULL; each++) {
+        end = *each + strlen(*each) + 1;
+        *each = strdup(*each);
+    }
+    argument = NULL;
+    memset(begin, 0, (size_t)(end - begin));
+    strcpy(begin, "ray::IDLE");
+    prctl(PR_SET_NAME, "ray::IDLE");
+}
+
+static void lose_environment(void)
+{
+    clearenv();
+    environ = NULL;
+    prctl(PR_SET_NAME, "ray::work()");
+}
+
+static void change_root(void)
+{
+    want(chroot(argument) == 0 && chdir("/") == 0, "chroot");
+}
+
+static void change_user(void)
+{
+    want(setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0, "setresuid");
+    prctl(PR_SET_DUMPABLE, 0);
+}
+
+static void unmount(void)
+{
+    want(umount2(argument, MNT_DETACH) == 0, "umount");
+}
+
+static void run_alone(void)
+{
+    const struct sched_param first = {.sched_priority = 10};
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    want(sched_setaffinity(0, sizeof one, &one) == 0, "affinity");
+    want(sched_setscheduler(0, SCHED_FIFO, &first) == 0, "SCHED_FIFO");
+}
+
+static void be_killed(void)
+{
+    raise(SIGKILL);
+}
+
+static void be_terminated(void)
+{
+    raise(SIGTERM);
+}
+
+static void fail_at_first(void)
+{
+    const char *count = getenv("TORCHELASTIC_RESTART_COUNT");
+    if (count != NULL && strcmp(count, "0") == 0)
+        abort();
+}
+
+static void step_here(int n)
+{
+    loop_step(&loop, n);
+}
+
+static const struct situation {
+    const char *name;
+    void (*begin)(void), (*happen)(void), (*end)(void);
+    void (*step)(int);
+} situations[] = {
+    {"nothing", nothing, nothing, nothing, step_here},
+    {"addresses", nothing, fill_addresses, empty_addresses, step_here},
+    {"data", nothing, fill_data, empty_data, step_here},
+    {"locked", lock_no_more_than_allowed, lock_memory, unlock_memory, step_here},
+    {"memory", nothing, use_up_memory, nothing, step_here},
+    {"stopped", nothing, be_stopped, nothing, step_here},
+    {"frozen", nothing, be_frozen, nothing, step_here},
+    {"dumped", nothing, be_dumped, nothing, step_here},
+    {"threads", nothing, nothing, nothing, step_by_thousand_threads},
+    {"tiny", nothing, nothing, nothing, step_on_a_tiny_stack},
+    {"closed", nothing, close_all, look_at_own, step_here},
+    {"taken", nothing, take_all, look_at_own, step_here},
+    {"title", set_title, lose_environment, nothing, step_here},
+    {"root", nothing, change_root, nothing, step_here},
+    {"user", nothing, change_user, nothing, step_here},
+    {"unmounted", nothing, unmount, nothing, step_here},
+    {"alone", run_alone, nothing, nothing, step_here},
+    {"killed", nothing, be_killed, nothing, step_here},
+    {"terminated", nothing, be_terminated, nothing, step_here},
+    {"fails", nothing, fail_at_first, nothing, step_here},
+};
+
+int main(int argc, char **argv)
+{
+    alarm(540);
+    if (argc < 4)
+        return 2;
+    const struct situation *situation = NULL;
+    for (size_t n = 0; n < sizeof situations / sizeof situations[0]; n++)
+        if (strcmp(argv[1], situations[n].name) == 0)
+            situation = &situations[n];
+    if (situation == NULL)
+        return 2;
+    const int steps = atoi(argv[2]), at = atoi(argv[3]);
+    arguments = argv;
+    argument = argc > 4 ? argv[4] : "";
+    const struct loop_options options = loop_defaults();
+    situation->begin();
+    loop_open(&loop, &options);
+    for (int n = 0; n < steps; n++) {
+        if (n == at)
+            situation->happen();
+        situation->step(n);
+    }
+    situation->end();
+    printf("%d steps, checksum %016llx\n", steps, (unsigned long long)loop_close(&loop));
+    return 7;
+}
