@@ -329,8 +329,15 @@ class Page(unittest.TestCase):
         self.assertTrue(lines[3].startswith("| b | 1 left out |"), lines)
 
     def test_whole(self):
-        given = type("Given", (), {"settings": [BARE]})
-        text = page.written(self.RESULTS, given, 60, [("no b", "NAME")])
+        with tempfile.TemporaryDirectory() as folder:
+            given = type("Given", (), {"settings": [BARE], "out": os.path.join(folder, "page")})
+            self.assertNotIn("Other situations", page.written(self.RESULTS, given, 60))
+            kept = "## Other situations\n\nA row.\n<!-- end of situations -->\n"
+            with open(given.out, "w") as file:
+                file.write(f"# Harmless\n\n{kept}\n## By place\n\nOUTDATED\n")
+            text = page.written(self.RESULTS, given, 60, [("no b", "NAME")])
+        self.assertIn(f"\n\n{kept}\n## By place\n", text)
+        self.assertNotIn("OUTDATED", text)
         self.assertIn("NAME here", text)
         self.assertIn("| jemalloc first | an allocator | 1, 1 different |", text)
 
