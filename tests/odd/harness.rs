@@ -196,7 +196,8 @@ impl Ran {
         self.scratch.path(name)
     }
 
-    /// The one record, which is `state` and has these iterations, from 0 on.
+    /// The one record, which is `state` and has these iterations, from 0 on: each that is missing is counted, as on a
+    /// machine that is too busy to make room in time.
     #[track_caller]
     pub fn record(&self, state: State, iterations: u64) -> &Process {
         let [record] = &self.records[..] else {
@@ -204,12 +205,14 @@ impl Ran {
         };
         let said = format!("{}\n{}", record.damage, self.output.err());
         assert_eq!(record.state(), state, "{said}");
-        assert_eq!(
-            numbers(record),
-            (0..iterations).collect::<Vec<_>>(),
-            "{said}"
+        let kept = numbers(record);
+        assert!(kept.iter().all(|number| *number < iterations), "{said}");
+        let missing = iterations - kept.len() as u64;
+        let dropped = record.dropped;
+        assert!(
+            missing <= dropped && missing < iterations / 2,
+            "{missing} are missing, {dropped} dropped: {said}"
         );
-        assert_eq!(record.dropped, 0, "{said}");
         record
     }
 
@@ -227,10 +230,13 @@ impl Ran {
     }
 }
 
-/// The iterations of a record.
+/// The iterations of a record, each once and in their order.
+#[track_caller]
 pub fn numbers(record: &Process) -> Vec<u64> {
     let all = record.windows.iter().flat_map(|window| &window.iterations);
-    all.map(|iteration| iteration.n).collect()
+    let all: Vec<_> = all.map(|iteration| iteration.n).collect();
+    assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{all:?}");
+    all
 }
 
 /// Whether there is a program of that name, which is said where not.

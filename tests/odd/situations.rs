@@ -53,14 +53,9 @@ fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
         panic!("{} records", ran.records.len());
     };
     assert_eq!(record.state(), State::Whole, "{}", record.damage);
-    let kept = numbers(record);
-    assert_eq!(kept, (0..kept.len() as u64).collect::<Vec<_>>());
-    assert!(
-        kept.len() > 20 && (kept.len() as u64) < iterations,
-        "{}",
-        kept.len()
-    );
-    assert!(record.dropped > 0);
+    let (kept, dropped) = (numbers(record).len() as u64, record.dropped);
+    assert!(kept > 20 && kept < iterations, "{kept}");
+    assert!(kept + dropped >= iterations, "{kept} and {dropped}");
 }
 
 /// No record, and nothing in its place.
@@ -140,7 +135,8 @@ situations! {
                 .map(|iteration| u64::from(iteration.launches))
                 .sum();
             // Those before the first graph are in no iteration.
-            assert_eq!(launches, 100 + 99_000);
+            let (made, dropped) = (100 + 99_000, ran.records[0].dropped);
+            assert!(launches <= made && launches + dropped >= made, "{launches} and {dropped}");
         };
     a_stack_is_as_small_as_may_be: "limits of threads",
         "https://github.com/google/sanitizers/issues/522",
@@ -372,7 +368,8 @@ situations! {
             let kept = numbers(record);
             assert_eq!(kept.last(), Some(&49_998));
             assert!(kept.len() >= 1000, "{}", kept.len());
-            assert!(kept.windows(2).all(|pair| pair[1] == pair[0] + 1));
+            let missing = 49_999 - kept[0] - kept.len() as u64;
+            assert!(missing <= record.dropped, "{missing}");
         };
     a_host_is_called_like_a_path: "names",
         "https://github.com/elastic/beats/issues/18118",
@@ -418,13 +415,9 @@ fn is_held(case: &Case<'_>) {
     let Some(ran) = is_whole(case, 200) else {
         return;
     };
-    let iterations = ran.records[0]
-        .windows
-        .iter()
-        .flat_map(|window| &window.iterations);
-    let longest = iterations
-        .max_by_key(|iteration| iteration.duration)
-        .unwrap();
-    assert!(longest.duration >= 400_000_000, "{}", longest.duration);
-    assert_eq!(longest.n, 19);
+    let windows = ran.records[0].windows.iter();
+    let mut iterations = windows.flat_map(|window| &window.iterations);
+    let held = iterations.find(|iteration| iteration.n == 19);
+    let duration = held.map(|iteration| iteration.duration);
+    assert!(duration >= Some(400_000_000), "{duration:?}");
 }
