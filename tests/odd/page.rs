@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::common::repo;
+use crate::common::{repo, skipped};
 use crate::situations::ALL;
 
 const BEGINS: &str = "<!-- situations: BLESS=1 cargo test --test odd page -->\n";
@@ -11,7 +11,7 @@ const ENDS: &str = "<!-- end of situations -->\n";
 /// What cannot be made on the machines that the tests run on, and what stands in for it.
 const NOT_HERE: [(&str, &str); 3] = [
     (
-        "a checkpoint and a restore by CRIU",
+        "a checkpoint and a restore by CRIU, whose packages do not know the kernel",
         "an image by `gcore`, and a time namespace as after a restore",
     ),
     (
@@ -67,4 +67,11 @@ fn there_are_more_than_twenty_of_eight_kinds() {
         "{} of {kinds:?}",
         ALL.len()
     );
+}
+
+#[test]
+fn what_is_not_made_here_is_named() {
+    for (what, instead) in NOT_HERE {
+        skipped(&format!("{what} ({instead})"));
+    }
 }
