@@ -23,6 +23,9 @@ pub fn start(is_attached: bool) {
     if settings.is_none_or(has_work) {
         // Lines may be written in a child, too, wherever that has its standard error.
         lifecycle::register();
+        if !is_attached {
+            intercept::lead_look_ups();
+        }
     }
     injection::start(settings.is_some_and(|settings| {
         activity::counts_ranges(settings) || activity::records_ranges(settings)

@@ -305,7 +305,8 @@ fn a_process_without_python_is_reported() {
     let ran = Fixture::new("steps_shared12").window("5-9", "py:m:f").run();
     let said = ran.said();
     assert_eq!(said.len(), 1, "{said:?}");
-    let expected = "0 iterations by py:m:f; no Python from 3.8 on is in the process; it made";
+    let expected =
+        "0 iterations by py:m:f; no Python from 3.8 on was found in the process; it made";
     assert!(said[0].contains(expected), "{said:?}");
 }
 

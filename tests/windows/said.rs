@@ -139,7 +139,7 @@ fn what_only_python_can_give_is_said_to_be_missing_where_there_is_none() {
         .env("TLLM_PROFILE_RECORD_GC", "1")
         .env("TLLMPROF_PERFECT_ROUTER", "1")
         .run();
-    let line = "there was no Python in this process: TLLM_PROFILE_RECORD_GC, the perfect router had no effect";
+    let line = "no Python from 3.8 on was found in this process: TLLM_PROFILE_RECORD_GC, the perfect router had no effect";
     assert_eq!(
         ran.said().iter().filter(|said| *said == line).count(),
         1,

@@ -20,6 +20,10 @@ pub trait AddOn: Sync {
     fn window_is_closed(&self, _: &Place<'_>) {}
     /// The process ends: nothing more is recorded. Neither waits nor allocates.
     fn process_ends(&self) {}
+    /// Whether windows are for this, too: it records them, or does something else with them.
+    fn takes_windows(&self) -> bool {
+        false
+    }
     /// The process ends with a window open: what is lost by that.
     fn loses(&self) -> Option<&'static str> {
         None

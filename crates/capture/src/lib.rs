@@ -16,7 +16,7 @@ use core::time::Duration;
 use std::time::Instant;
 
 use tllmprof_calls::CuptiCall;
-use tllmprof_config::{PerfectRouter, Ranked, Settings};
+use tllmprof_config::{Ranked, Settings};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
 use add_on::add_ons;
@@ -52,16 +52,8 @@ lifecycle::global! {
     static HAS_RANGES: AtomicBool = AtomicBool::new(false);
 }
 
-/// Whether something comes of windows, as far as the settings and the variables of profilers show.
-fn is_heard(settings: &Settings) -> bool {
-    settings.trace.is_some() && !settings.trace_on_demand
-        || settings.torch_trace.is_some()
-        || settings.perfect_router == PerfectRouter::Window
-        || injection::has_profiler()
-}
-
 /// Gets ready for a process that has begun to use CUDA.
-fn start(settings: &Settings) {
+fn start(settings: &'static Settings) {
     recorder::set_helper(worker::ask_for_room);
     // Loads the tool: nothing is locked meanwhile.
     let wanted = settings.nvtx && injection::has_tool();
@@ -72,7 +64,8 @@ fn start(settings: &Settings) {
     cupti::start(settings);
     let mut state = STATE.lock();
     state.drains = settings.drain;
-    state.is_unheard = !is_heard(settings);
+    state.settings = Some(settings);
+    state.has_profiler = injection::has_profiler();
     state.ranges = ranges;
 }
 
@@ -328,6 +321,11 @@ impl tllmprof_session::Sink for Profilers {
 
     fn finish(&self, iterations: u64, drain: bool, here: bool) {
         finish(iterations, drain, here);
+    }
+
+    fn is_unheard(&self) -> bool {
+        let state = STATE.lock_for(LAST);
+        state.is_some_and(|state| state.unheard > 0 && state.heard == 0)
     }
 
     fn finish_record(&self, in_order: bool) {

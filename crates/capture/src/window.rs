@@ -4,13 +4,14 @@ use core::fmt;
 use core::time::Duration;
 use std::time::Instant;
 
-use tllmprof_config::{KernelSamples, Window};
+use tllmprof_config::{KernelSamples, Settings, Window};
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_session::Place;
 use tllmprof_steps::window::Taken;
 
+use super::add_on::add_ons;
 use super::nvtx::Ranges;
 use super::{cupti, worker};
 
@@ -24,8 +25,12 @@ pub struct Capture {
     /// Of the window that is open or was the last.
     pub parts: Parts,
     pub drains: bool,
-    /// Nobody records what is captured, and that has not been said.
-    pub is_unheard: bool,
+    pub settings: Option<&'static Settings>,
+    /// A profiler has started the process, or listens in it.
+    pub has_profiler: bool,
+    /// Windows that were recorded or that a profiler was there for, and those that nothing is known to have recorded.
+    pub heard: u64,
+    pub unheard: u64,
     /// The process ends since then: its last iteration does, too.
     pub ended: Option<Instant>,
 }
@@ -79,7 +84,10 @@ impl Capture {
                 is_cut: false,
             },
             drains: true,
-            is_unheard: false,
+            settings: None,
+            has_profiler: false,
+            heard: 0,
+            unheard: 0,
             ended: None,
         }
     }
@@ -174,13 +182,21 @@ impl Capture {
             return;
         }
         log::say!(Info, "window {} closed: {}", open.window, self.parts);
-        let is_heard = recorder::is_on() || cupti::others_have_it();
-        if core::mem::take(&mut self.is_unheard) && !is_heard {
+        let is_heard = self.has_profiler
+            || recorder::is_on()
+            || cupti::others_have_it()
+            || add_ons().any(|add_on| add_on.takes_windows());
+        match is_heard {
+            true => self.heard += 1,
+            false => self.unheard += 1,
+        }
+        if let (false, 1, Some(settings)) = (is_heard, self.unheard, self.settings) {
+            let missing = recorder::missing(settings);
             log::say!(
                 Warn,
-                "window {} was captured, but nothing recorded it: there is no profiler in this process, and \
-                 TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)",
-                open.window
+                "window {} closed, but nothing recorded it: {missing}, and no profiler was found in this process{}",
+                open.window,
+                missing.remedy()
             );
         }
     }

@@ -52,8 +52,12 @@ struct Led {
 
 struct Slots {
     hooks: Vec<Hook>,
-    entries: Entries,
+    /// Of a library that was attached. Without them its look-ups alone are led: the library is preloaded, and another one
+    /// that defines `dlsym` is so in front of it.
+    entries: Option<Entries>,
     led: Vec<Led>,
+    /// Modules whose look-ups have been led, or that have none.
+    seen: Vec<(usize, usize)>,
 }
 
 /// The driver's entries: calls that come there are led to their thunks, or straight on.
@@ -83,11 +87,32 @@ pub fn attach(hooks: Vec<Hook>, entries: Entries) -> bool {
     };
     slots.get_or_insert_with(|| Slots {
         hooks,
-        entries,
+        entries: Some(entries),
         led: Vec::new(),
+        seen: Vec::new(),
     });
     drop(slots);
     attach_again()
+}
+
+/// Leads the slots of a preloaded library's process that are bound to the `dlsym` of another one in front of it, and those
+/// of modules that come later when they are seen.
+pub fn lead_look_ups(hook: Hook) {
+    let Some(mut slots) = SLOTS.lock_for(PATIENCE) else {
+        return;
+    };
+    let slots = slots.get_or_insert_with(|| Slots {
+        hooks: vec![hook],
+        entries: None,
+        led: Vec::new(),
+        seen: Vec::new(),
+    });
+    slots.switch_on();
+}
+
+/// Whether slots are led.
+pub fn is_on() -> bool {
+    IS_ON.load(Ordering::Acquire)
 }
 
 /// After [`detach`]: whether the library was attached at all.
@@ -98,13 +123,11 @@ pub fn attach_again() -> bool {
     let Some(slots) = slots.as_mut() else {
         return false;
     };
-    (slots.entries.lead)();
-    let changes = elf::changes();
-    if slots.lead() {
-        SEEN.store(changes, Ordering::Release);
-    }
-    IS_ON.store(true, Ordering::Release);
-    ARE_WATCHED.store(true, Ordering::Release);
+    let Some(entries) = &slots.entries else {
+        return false;
+    };
+    (entries.lead)();
+    slots.switch_on();
     true
 }
 
@@ -116,9 +139,12 @@ pub fn detach() -> bool {
     let Some(slots) = slots.as_mut() else {
         return false;
     };
+    let Some(entries) = &slots.entries else {
+        return false;
+    };
     IS_ON.store(false, Ordering::Release);
     SEEN.store(0, Ordering::Release);
-    (slots.entries.release)();
+    (entries.release)();
     slots.put_back();
     true
 }
@@ -148,9 +174,21 @@ pub fn look_again() {
 }
 
 impl Slots {
+    fn switch_on(&mut self) {
+        let changes = elf::changes();
+        if self.lead() {
+            SEEN.store(changes, Ordering::Release);
+        }
+        IS_ON.store(true, Ordering::Release);
+        ARE_WATCHED.store(true, Ordering::Release);
+    }
+
     /// Whether all modules were ready.
     fn lead(&mut self) -> bool {
         lifecycle::register();
+        if self.entries.is_none() {
+            return self.lead_look_ups();
+        }
         let mut is_complete = true;
         let Self { hooks, led, .. } = self;
         elf::with_modules(|modules| {
@@ -167,6 +205,43 @@ impl Slots {
                     continue;
                 }
                 lead_module(module, modules, hooks, led, &maps);
+            }
+        });
+        is_complete
+    }
+
+    /// Of modules that have not been seen. The mappings are read where there is a slot alone: a process that loads hundreds of
+    /// modules, of which few look anything up, comes here after each.
+    fn lead_look_ups(&mut self) -> bool {
+        let mut is_complete = true;
+        let Self { hooks, seen, .. } = self;
+        elf::with_modules(|modules| {
+            seen.retain(|place| {
+                modules
+                    .iter()
+                    .any(|module| (module.start, module.end) == *place)
+            });
+            let mut known = None;
+            for module in modules {
+                let place = (module.start, module.end);
+                if seen.contains(&place) || modules::is_left_alone(module) {
+                    continue;
+                }
+                let mut has_any = false;
+                let is_hooked = |name: &CStr| hooks.iter().any(|hook| hook.name == name);
+                module.each_slot(is_hooked, |_| has_any = true);
+                if has_any {
+                    // Where they cannot be read no slot is written.
+                    let Ok(maps) = known.get_or_insert_with(Maps::read) else {
+                        return;
+                    };
+                    if !modules::is_relocated(module, maps) {
+                        is_complete = false;
+                        continue;
+                    }
+                    lead_hooked(module, modules, hooks, maps);
+                }
+                seen.push(place);
             }
         });
         is_complete
@@ -244,6 +319,29 @@ fn lead_module(
             }
         },
     );
+}
+
+/// Leads the slots of `module` that lead to what a hook stands in front of.
+fn lead_hooked(module: &Module, modules: &[Module], hooks: &[Hook], maps: &Maps) {
+    let relro = modules::relro(module);
+    for hook in hooks {
+        module.each_slot(
+            |name| name == hook.name,
+            |slot| {
+                let value = slot.place.load(Ordering::Relaxed);
+                let is_bound = !slot.may_be_lazy || !module.contains(value);
+                let real = match is_bound {
+                    true => Some(value),
+                    false => {
+                        binding(module, slot.name, slot.version, modules).map(|found| found.address)
+                    }
+                };
+                if real == Some(hook.real) && !module.contains(hook.real) {
+                    got::store(&slot, hook.ours, maps, &relro);
+                }
+            },
+        );
+    }
 }
 
 /// What stands in for a function of CUDA's that `module` calls.

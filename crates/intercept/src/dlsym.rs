@@ -6,8 +6,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use tllmprof_calls::{Call, CuptiCall, LOOK_UPS, Library, NcclCall, is_called_in_context};
 use tllmprof_platform::lifecycle;
 
-use super::fed;
 use super::thunk::{Role, Thunk};
+use super::{fed, stubs};
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve::{self, Scope};
 use tllmprof_platform::thread::LookingUp;
@@ -20,6 +20,9 @@ lifecycle::global! {
     /// The next `dlsym` in line.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    /// The `dlsym` of a library in front of this one, which modules bind to in place of ours; null where there is none.
+    #[fork(keep = "the child's modules are its parent's")]
+    pub static FRONT_DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     /// The next `dlvsym` in line.
     #[fork(keep = "the child's modules are its parent's")]
     pub static REAL_DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -154,6 +157,25 @@ pub unsafe extern "C" fn lookup(
     contained(found, || stand_in(found, text, None, caller))
 }
 
+/// `dlsym` for a wanted name, asked from `caller`, which means that of the library in front of this one.
+///
+/// # Safety
+/// As `dlsym`.
+pub unsafe extern "C" fn lookup_by_front(
+    handle: *mut c_void,
+    name: *const c_char,
+    caller: usize,
+) -> *mut c_void {
+    // SAFETY: the place is null or has a `dlsym`.
+    let Some(dlsym) = (unsafe { function::at::<Dlsym>(FRONT_DLSYM.load(Ordering::Acquire)) })
+    else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the caller has passed a terminated string, and arguments that are right for the function.
+    let (found, name) = unsafe { (dlsym(handle, name), CStr::from_ptr(name)) };
+    contained(found, || stand_in(found, name, None, caller))
+}
+
 /// `dlvsym` for a wanted name, asked from `caller`.
 ///
 /// # Safety
@@ -196,7 +218,8 @@ fn stand_in(found: *mut c_void, name: &CStr, version: Option<&CStr>, caller: usi
         return found;
     };
     tllmprof_platform::lifecycle::register();
-    if found.is_null() || resolve::is_ours(caller) {
+    // A library in front of this one that asks for the next `dlsym` gets ours, and gives out what it has found.
+    if found.is_null() || resolve::is_ours(caller) || stubs::is_stub(found.addr()) {
         return found;
     }
     let is_gated = gate::is_wanted();

@@ -95,7 +95,7 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
     if forms.is_empty() {
         return Ok(Vec::new());
     }
-    let maps = Maps::read().map_err(|error| format!("/proc/self/maps: {error}"))?;
+    let maps = Maps::read().map_err(|error| error.to_string())?;
     let entries = entries(driver, &forms, &maps);
     let count = entries.iter().flatten().count();
     if let (0, Some(Err(refusal))) = (count, entries.first()) {
@@ -105,8 +105,7 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
             forms[0].name.to_string_lossy()
         ));
     }
-    let mut region =
-        Region::near(driver, count, &maps).ok_or("no page is free within 2 GiB of it")?;
+    let mut region = Region::near(driver, count, &maps).map_err(|refusal| refusal.to_string())?;
     let mut ready = Vec::new();
     for (form, entry) in forms.into_iter().zip(entries) {
         let name = form.name.to_string_lossy().into_owned();
@@ -127,10 +126,8 @@ fn prepared(driver: &Module) -> Result<Vec<Patched>, String> {
             }
         }
     }
-    match region.finish() {
-        true => Ok(publish(ready)),
-        false => Err(format!("mprotect: {}", std::io::Error::last_os_error())),
-    }
+    region.finish().map_err(|refusal| refusal.to_string())?;
+    Ok(publish(ready))
 }
 
 /// The driver, which stays loaded from now on, if the process has loaded it.
@@ -274,7 +271,7 @@ fn entries(driver: &Module, forms: &[Form], maps: &Maps) -> Vec<Result<Entry, Re
         // It is written by one system call, which another page could end halfway.
         match entry.at % PAGE + WRITTEN <= PAGE {
             true => Ok(entry),
-            false => Err(Refusal::Threads),
+            false => Err(Refusal::CrossesPage),
         }
     };
     let mut entries: Vec<_> = forms.iter().map(of).collect();

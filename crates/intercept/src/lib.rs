@@ -117,6 +117,20 @@ pub fn start() {
     dlsym::find_real();
 }
 
+/// A library in front of this one may define `dlsym`: what others look up by that has to be found here, too. For the
+/// constructor, where there is something to count.
+pub fn lead_look_ups() {
+    use core::sync::atomic::Ordering::Release;
+    if let Some(front) = tllmprof_platform::resolve::before_us(c"dlsym") {
+        dlsym::FRONT_DLSYM.store(front, Release);
+        attached::lead_look_ups(attached::Hook {
+            name: c"dlsym",
+            ours: arch::front_dlsym_door as *const () as usize,
+            real: front.addr(),
+        });
+    }
+}
+
 /// The look-up functions that a library which is attached stands in front of: their names, and what it goes on to.
 pub fn look_ups() -> [(&'static core::ffi::CStr, *mut core::ffi::c_void); 2] {
     use core::sync::atomic::Ordering::Acquire;

@@ -38,6 +38,14 @@ pub fn counting_stub(index: usize) -> *mut c_void {
     }
 }
 
+/// Whether `address` is one that callers get for a thunk.
+pub fn is_stub(address: usize) -> bool {
+    let start = (&raw const tllmprof_stubs).addr();
+    let counting = (&raw const tllmprof_counting_stubs).addr();
+    let end = (&raw const tllmprof_counting_stubs_end).addr();
+    (start..start + SIZE * COUNT).contains(&address) || (counting..end).contains(&address)
+}
+
 fn at(pool: *const u8, offset: usize) -> *mut c_void {
     pool.wrapping_add(offset).cast_mut().cast()
 }
@@ -57,6 +65,8 @@ mod tests {
         );
         let [first, last] =
             [0, COUNT - 1].map(|index| (stub(index).addr(), counting_stub(index).addr()));
+        assert!([first.0, first.1, last.0, last.1].into_iter().all(is_stub));
+        assert!(!is_stub(is_stub as *const () as usize));
         assert_eq!(first, ((&raw const tllmprof_stubs).addr(), counting.addr()));
         assert_eq!(last.1 + COUNTING_SIZE, end.addr());
         for index in 1..COUNT {

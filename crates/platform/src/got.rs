@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering;
 
 use crate::barrier;
 use crate::elf::{Found, Module, Slot};
-use crate::maps::{Maps, page_size};
+use crate::maps::{Maps, Unreadable, page_size};
 use crate::modules::{is_relocated, relro};
 use crate::resolve;
 
@@ -22,10 +22,13 @@ pub struct Redirect {
 
 /// Leads the slots of `module` for these functions elsewhere, if it is loaded for good. Whether
 /// there are any.
-pub fn redirect(module: &Module, redirects: &[Redirect]) -> bool {
-    let Ok(maps) = Maps::read() else { return false };
+///
+/// # Errors
+/// It cannot be known whether they may be written.
+pub fn redirect(module: &Module, redirects: &[Redirect]) -> Result<bool, Unreadable> {
+    let maps = Maps::read()?;
     if !is_relocated(module, &maps) {
-        return false;
+        return Ok(false);
     }
     let relro = relro(module);
     let is_one = |name: &CStr| redirects.iter().find(|redirect| redirect.name == name);
@@ -40,7 +43,7 @@ pub fn redirect(module: &Module, redirects: &[Redirect]) -> bool {
             }
         },
     );
-    count > 0
+    Ok(count > 0)
 }
 
 /// Leads slots of `module` elsewhere, if it is loaded for good: those of names that are `wanted`, to

@@ -1,8 +1,10 @@
 //! What is mapped where, by the kernel's word.
 
+use core::fmt;
 #[cfg(target_arch = "x86_64")]
 use core::ops::Range;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// One line of `/proc/self/maps`.
@@ -11,7 +13,20 @@ pub struct Mapping {
     pub end: usize,
     pub is_writable: bool,
     pub is_executable: bool,
+    /// Of the file that is mapped.
+    pub inode: u64,
     path: Option<PathBuf>,
+}
+
+/// The kernel does not list the mappings, as in a sandbox without `/proc`: nothing is known of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unreadable(pub i32);
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = std::io::Error::from_raw_os_error(self.0);
+        write!(f, "/proc/self/maps cannot be read: {error}")
+    }
 }
 
 /// The process's mappings, by address.
@@ -20,9 +35,11 @@ pub struct Maps(Vec<Mapping>);
 impl Maps {
     /// # Errors
     /// As reading a file: a sandbox may have no `/proc`.
-    pub fn read() -> std::io::Result<Self> {
+    pub fn read() -> Result<Self, Unreadable> {
         let mut text = Vec::new();
-        tllmprof_symbols::open(Path::new("/proc/self/maps"))?.read_to_end(&mut text)?;
+        tllmprof_symbols::open(Path::new("/proc/self/maps"))
+            .and_then(|mut file| file.read_to_end(&mut text))
+            .map_err(|error| Unreadable(error.raw_os_error().unwrap_or(libc::EIO)))?;
         Ok(Self(
             text.split(|&byte| byte == b'\n')
                 .filter_map(parse)
@@ -39,6 +56,12 @@ impl Maps {
     /// The file that is mapped at `address`.
     pub fn file_at(&self, address: usize) -> Option<&Path> {
         self.at(address)?.path.as_deref()
+    }
+
+    /// Whether the file that is mapped at `address` has been deleted since, or another one took its name.
+    pub fn is_deleted_at(&self, address: usize) -> bool {
+        self.file_at(address)
+            .is_some_and(|path| path.as_os_str().as_bytes().ends_with(DELETED))
     }
 
     /// Where whole pages are free within `reach` of `address`, the nearest first.
@@ -62,6 +85,9 @@ impl Maps {
     }
 }
 
+/// What the kernel writes behind the name of a file that is mapped and has been deleted.
+const DELETED: &[u8] = b" (deleted)";
+
 /// Bytes of a page: on AArch64 systems have them of 4, 16 or 64 KiB.
 pub fn page_size() -> usize {
     // SAFETY: takes no pointers.
@@ -71,7 +97,6 @@ pub fn page_size() -> usize {
 
 fn parse(line: &[u8]) -> Option<Mapping> {
     use std::ffi::OsStr;
-    use std::os::unix::ffi::OsStrExt;
     let space = line.iter().position(|&byte| byte == b' ')?;
     let range = str::from_utf8(&line[..space]).ok()?;
     let (start, end) = range.split_once('-')?;
@@ -82,8 +107,17 @@ fn parse(line: &[u8]) -> Option<Mapping> {
         end: usize::from_str_radix(end, 16).ok()?,
         is_writable: rights[1] == b'w',
         is_executable: rights[2] == b'x',
+        inode: inode(&line[space..]).unwrap_or(0),
         path: path.map(|at| OsStr::from_bytes(&line[at..]).into()),
     })
+}
+
+/// The fifth word of a line, of which the first has been passed.
+fn inode(line: &[u8]) -> Option<u64> {
+    let mut words = line
+        .split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty());
+    str::from_utf8(words.nth(3)?).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -114,6 +148,11 @@ mod tests {
         assert!(code.is_executable && !code.is_writable);
         assert_eq!((code.start, code.end), (0x40_0000, 0x45_2000));
         assert_eq!(maps.file_at(0x40_0000), Some(Path::new("/usr/bin/a file")));
+        assert_eq!(
+            (code.inode, maps.is_deleted_at(0x40_0000)),
+            (173_521, false)
+        );
+        assert!(maps.is_deleted_at(0x65_1000), "by the kernel's word");
         let data = maps.at(0x65_1000).unwrap();
         assert!(data.is_writable && !data.is_executable);
         assert!(

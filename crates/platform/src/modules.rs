@@ -2,7 +2,8 @@
 
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use crate::lifecycle;
 use once_cell::race::OnceBox;
@@ -86,6 +87,49 @@ pub fn relro(module: &Module) -> Range<usize> {
     let end = start.wrapping_add(relro.p_memsz as usize);
     let page = page_size();
     start & !(page - 1)..end & !(page - 1)
+}
+
+/// Whether the file at `path` is not the one that `module` was loaded from, as after an upgrade: its symbols are not those of
+/// the code that runs.
+pub fn is_replaced(module: &Module, maps: &Maps, path: &Path) -> bool {
+    if maps.is_deleted_at(module.start) {
+        return true;
+    }
+    let Ok(file) = tllmprof_symbols::open(path) else {
+        return false;
+    };
+    let inode = file.metadata().map(|status| status.ino());
+    // Some file systems give out another number than they map by: then the notes decide, among them the build's.
+    if inode.is_ok_and(|inode| {
+        maps.at(module.start)
+            .is_some_and(|mapping| mapping.inode == inode)
+    }) {
+        return false;
+    }
+    let is_like = |address: usize, length: usize| {
+        let start = module.base.wrapping_add(address);
+        let (mut mapped, mut stored) = (vec![0; length], vec![0; length]);
+        module.file_offset(address, length).is_none_or(|offset| {
+            module.read(start, &mut mapped)
+                && file.read_exact_at(&mut stored, offset).is_ok()
+                && mapped == stored
+        })
+    };
+    let notes = module
+        .headers()
+        .iter()
+        .filter(|header| header.p_type == libc::PT_NOTE);
+    let mut ranges: Vec<_> = notes
+        .map(|header| (header.p_vaddr as usize, header.p_filesz as usize))
+        .collect();
+    // The header of the file: where what lies in it.
+    ranges.push((
+        module.start.wrapping_sub(module.base),
+        size_of::<libc::Elf64_Ehdr>(),
+    ));
+    !ranges
+        .into_iter()
+        .all(|(address, length)| is_like(address, length))
 }
 
 /// Whether the calling thread has the stack that names take to be understood.
@@ -196,6 +240,19 @@ pub(crate) mod tests {
         let relro = relro(&us);
         assert!(!relro.is_empty() && us.contains(relro.start) && relro.end <= us.end);
         assert!(relro.start.is_multiple_of(page_size()) && relro.end.is_multiple_of(page_size()));
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_is_another() {
+        let maps = Maps::read().unwrap();
+        let (us, path) = (us(), std::env::current_exe().unwrap());
+        assert!(!is_replaced(&us, &maps, &path));
+        assert!(is_replaced(&us, &maps, Path::new("/bin/sh")));
+        let copy = std::env::temp_dir().join(format!("tllmprof-copy-{}", std::process::id()));
+        std::fs::copy(&path, &copy).unwrap();
+        let is_another = is_replaced(&us, &maps, &copy);
+        std::fs::remove_file(&copy).unwrap();
+        assert!(!is_another, "another inode, and the same build");
     }
 
     #[test]

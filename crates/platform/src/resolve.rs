@@ -143,6 +143,22 @@ pub fn next(name: &CStr) -> Option<*mut c_void> {
     found
 }
 
+/// The function `name` of a module that comes before this library in the order of loading: what others bind to in place of
+/// ours. None where this library was loaded late.
+pub fn before_us(name: &CStr) -> Option<*mut c_void> {
+    if is_late() {
+        return None;
+    }
+    let mut found = None;
+    elf::walk(|module| {
+        if !is_us(module) {
+            found = module.defines(name, None);
+        }
+        found.is_some() || is_us(module)
+    });
+    found
+}
+
 /// The function `name` that the code at `caller` means.
 ///
 /// The caller's module says in which version it wants it, so that of two runtimes in a process

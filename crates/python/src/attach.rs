@@ -72,7 +72,12 @@ pub fn look() {
     elf::with_modules(|modules| {
         found = modules.iter().find_map(|module| {
             let api = Api::find(module)?;
-            (!is_installed || redirect(module, &redirects)).then_some(Attached {
+            let is_led = !is_installed
+                || redirect(module, &redirects).unwrap_or_else(|unreadable| {
+                    attached::is_out_of_reach(unreadable);
+                    false
+                });
+            is_led.then_some(Attached {
                 api,
                 start: module.start,
                 end: module.end,

@@ -1,9 +1,10 @@
 //! The CPython that the process has, if it has one.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::api::Api;
 use tllmprof_platform::lifecycle;
+use tllmprof_platform::maps::Unreadable;
 use tllmprof_sync::Published;
 
 /// An interpreter that was found.
@@ -23,6 +24,20 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
+    /// The error for which an interpreter could not be attached to; 0 for none.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static OUT_OF_REACH: AtomicI32 = AtomicI32::new(0);
+}
+
+/// What is known of Python in the process.
+pub enum Presence {
+    /// It is followed.
+    There,
+    /// It is there, and its slots could not be led.
+    OutOfReach(Unreadable),
+    /// None was found.
+    NotFound,
 }
 
 /// The one that was found last, if it is there.
@@ -40,9 +55,23 @@ pub fn api() -> Option<&'static Api> {
     get().map(|attached| &attached.api)
 }
 
-/// Whether there is an interpreter, or has been one.
+/// Whether there is an interpreter that is followed, or has been one.
 pub fn is_there() -> bool {
     get().is_some()
+}
+
+/// What is known of Python in the process.
+pub fn presence() -> Presence {
+    match OUT_OF_REACH.load(Ordering::Relaxed) {
+        _ if is_there() => Presence::There,
+        0 => Presence::NotFound,
+        errno => Presence::OutOfReach(Unreadable(errno)),
+    }
+}
+
+/// There is an interpreter whose slots cannot be led.
+pub fn is_out_of_reach(Unreadable(errno): Unreadable) {
+    OUT_OF_REACH.store(errno, Ordering::Relaxed);
 }
 
 /// Whether the process has, or had, more than one interpreter.

@@ -1,11 +1,12 @@
-//! What is reported of wishes that only Python can fulfil, in a process that uses CUDA and has none.
+//! What is reported of wishes that only Python can fulfil, in a process that uses CUDA and in which none is followed.
 
 use core::fmt;
 
 use tllmprof_config::{PerfectRouter, Settings};
 use tllmprof_platform::log;
 
-use crate::{attached, stacks};
+use crate::attached::{self, Presence};
+use crate::stacks;
 
 /// Reports them. Allocates nothing.
 pub fn report() {
@@ -13,11 +14,19 @@ pub fn report() {
         return;
     };
     let wishes = Wishes::of(settings);
-    if wishes.are_any() && !attached::is_there() {
-        log::say!(
+    if !wishes.are_any() {
+        return;
+    }
+    match attached::presence() {
+        Presence::There => {}
+        Presence::OutOfReach(unreadable) => log::say!(
             Warn,
-            "there was no Python in this process: {wishes} had no effect"
-        );
+            "Python could not be followed: {unreadable}: {wishes} had no effect"
+        ),
+        Presence::NotFound => log::say!(
+            Warn,
+            "no Python from 3.8 on was found in this process: {wishes} had no effect"
+        ),
     }
 }
 

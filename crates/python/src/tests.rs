@@ -51,5 +51,5 @@ fn without_an_interpreter_the_session_has_nothing_of_python() {
     Cpython.report_totals(Level::Debug);
     let mut why = String::new();
     Cpython.write_no_call(&mut why).unwrap();
-    assert_eq!(why, "; no Python from 3.8 on is in the process");
+    assert_eq!(why, "; no Python from 3.8 on was found in the process");
 }

@@ -57,12 +57,14 @@ pub use pace::median_ns;
 pub use space::{make_room, set_helper};
 #[cfg(target_arch = "x86_64")] // its assembler asks
 pub use state::LOOKS;
-pub use state::{Looks, add, is_keeping, is_on, is_recording, is_wanted, look_for, looks_for, set};
+pub use state::{
+    Looks, Missing, add, is_keeping, is_on, is_recording, is_wanted, look_for, looks_for, set,
+};
 pub use writers::strings::{LONGEST, Label, era, id_of, lasting_era, lasting_id_of};
 
 use facts::keep_warning;
 use file::File;
-use state::{IS_ON, IS_WANTED, Keeps};
+use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
 lifecycle::global! {
@@ -165,6 +167,11 @@ pub fn is_asked_for(settings: &Settings) -> bool {
     settings.trace.is_some() && may_write()
 }
 
+/// Why there is no record, where there is none.
+pub fn missing(settings: &Settings) -> Missing {
+    Missing::why(settings.trace.is_some() && !settings.trace_on_demand)
+}
+
 /// Whether files may be made here: not where the process has rights that its user has not.
 pub fn may_write() -> bool {
     // SAFETY: takes no pointer.
@@ -202,6 +209,7 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let header = match begun {
         Ok(header) => header,
         Err(failure) => {
+            HAS_FAILED.store(true, Ordering::Relaxed);
             log::say!(Warn, "no record at {}: {failure}", path.display());
             return;
         }

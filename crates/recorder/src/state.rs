@@ -1,5 +1,6 @@
 //! Whether there is a record and a window, what calls are looked at for meanwhile, and the counters of the record's header.
 
+use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 
 use tllmprof_platform::lifecycle;
@@ -28,6 +29,50 @@ lifecycle::global! {
     /// A record was asked for.
     #[fork(keep = "the settings are the same")]
     pub static IS_WANTED: AtomicBool = AtomicBool::new(false);
+    /// It could not be made.
+    #[fork(reset)]
+    pub static HAS_FAILED: AtomicBool = AtomicBool::new(false);
+}
+
+/// Why there is no record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Missing {
+    /// No variable asks for one, or for one of captures on demand alone.
+    NotAskedFor,
+    /// The process has rights that its user has not, and writes no files.
+    Forbidden,
+    /// Its file could not be made, which has been reported.
+    Failed,
+}
+
+impl Missing {
+    /// Of a process whose variable `TLLMPROF_TRACE` is set if `is_set`.
+    pub fn why(is_set: bool) -> Self {
+        match is_set {
+            _ if HAS_FAILED.load(Ordering::Relaxed) => Self::Failed,
+            true if !is_wanted() => Self::Forbidden,
+            _ => Self::NotAskedFor,
+        }
+    }
+
+    /// What to do about it.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::NotAskedFor => " (set TLLMPROF_TRACE=PATH)",
+            Self::Forbidden | Self::Failed => "",
+        }
+    }
+}
+
+/// As a clause.
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAskedFor => "TLLMPROF_TRACE is not set",
+            Self::Forbidden => "a program with other rights than its user's writes no record",
+            Self::Failed => "its record could not be written",
+        })
+    }
 }
 
 /// What events may be kept of.

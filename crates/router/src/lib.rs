@@ -140,6 +140,10 @@ impl AddOn for PerfectRouters {
         switch(true, place.capturing);
     }
 
+    fn takes_windows(&self) -> bool {
+        is_asked(PerfectRouter::Window)
+    }
+
     fn window_is_closed(&self, place: &Place<'_>) {
         switch(false, place.capturing);
     }

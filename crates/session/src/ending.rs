@@ -133,6 +133,7 @@ fn end(may_run_profilers_here: bool) {
         let drain = !capturing;
         uncounted(&mut || sink().finish(over, drain, may_run_profilers_here));
     }
+    let is_unheard = sink().is_unheard();
     sink().finish_record(may_run_profilers_here);
     if !settings.windows.is_empty() {
         let captured = schedule.captured();
@@ -152,7 +153,8 @@ fn end(may_run_profilers_here: bool) {
                 learnt,
                 restarts,
                 held,
-                calls
+                calls,
+                is_unheard
             }
         );
     }
@@ -162,7 +164,14 @@ fn end(may_run_profilers_here: bool) {
             true => ", or to sample kernels",
             false => "",
         };
-        log::say!(Info, "{many} window{s} captured on demand{samples}");
+        match is_unheard {
+            true => log::say!(
+                Info,
+                "{many} window{s} opened on demand{samples}; nothing recorded {}",
+                if demands == 1 { "it" } else { "them" }
+            ),
+            false => log::say!(Info, "{many} window{s} captured on demand{samples}"),
+        }
     }
     if uses_cuda {
         // With no window set, nothing is said.
@@ -249,6 +258,8 @@ struct Outcome<'a> {
     /// How often the condition on batches held.
     held: Held,
     calls: Tally,
+    /// Nothing is known to have recorded any of the windows.
+    is_unheard: bool,
 }
 
 impl fmt::Display for Outcome<'_> {
@@ -267,6 +278,7 @@ impl fmt::Display for Outcome<'_> {
             restarts,
             held,
             calls,
+            is_unheard,
         } = self;
         let by = By {
             step,
@@ -311,7 +323,13 @@ impl fmt::Display for Outcome<'_> {
             };
             match steady.filter(|_| !are_captured) {
                 Some(count) => write!(f, "window of {count} steady iterations {what}")?,
-                None => write!(f, "{separator}window{s} {} {what}", Listed(windows))?,
+                None => {
+                    let what = match are_captured && *is_unheard {
+                        true => "opened",
+                        false => what,
+                    };
+                    write!(f, "{separator}window{s} {} {what}", Listed(windows))?;
+                }
             }
             if are_captured && captured.iter().any(Taken::is_late) {
                 let late = captured.iter().map(|taken| taken.window);
@@ -405,6 +423,10 @@ impl fmt::Display for Outcome<'_> {
                 "; the count started again after {restarts} stream capture{s} (TLLMPROF_WARMUP=0 \
                  counts through)"
             )?;
+        }
+        if *is_unheard {
+            f.write_str("; nothing recorded ")?;
+            f.write_str(if opened == 1 { "it" } else { "them" })?;
         }
         Ok(())
     }

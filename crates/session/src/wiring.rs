@@ -84,6 +84,10 @@ pub trait Sink: Sync {
     /// Closes what is open. `drain`: the device may be waited for. `here`: without a thread of the
     /// library's own it may be done on this one.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
+    /// Windows have closed, and nothing is known to have recorded any of them.
+    fn is_unheard(&self) -> bool {
+        false
+    }
     /// Nothing more comes. `in_order`: the process ends by its exit handlers.
     fn finish_record(&self, in_order: bool);
     /// The main thread is ending, and not by the end of the process.

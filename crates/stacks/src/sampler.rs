@@ -95,10 +95,14 @@ pub fn window_opens() {
         return;
     }
     if !recorder::is_on() {
-        log::once!(
-            Warn,
-            "TLLMPROF_STACKS: stacks are sampled into the record, and there is none (set TLLMPROF_TRACE=PATH)"
-        );
+        if let Some(settings) = activity::settings() {
+            let missing = recorder::missing(settings);
+            log::once!(
+                Warn,
+                "TLLMPROF_STACKS: no stacks are sampled, as the record would hold them: {missing}{}",
+                missing.remedy()
+            );
+        }
         return;
     }
     IS_OPEN.store(true, Ordering::Release);

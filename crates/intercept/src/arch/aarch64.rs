@@ -560,6 +560,7 @@ macro_rules! door {
     };
 }
 door!(dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
+door!(front_dlsym_door, caller in "x2", version: "mov x2, xzr", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "x3", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
 /// What the exported `dlvsym` jumps to. A library that defines `dlsym` looks for the next one by this function, with

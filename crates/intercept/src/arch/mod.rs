@@ -15,7 +15,7 @@ mod tests;
 
 use crate::handlers::{HANDLERS, Handlers};
 
-pub use doors::{dlsym_door, dlvsym_door, exported};
+pub use doors::{dlsym_door, dlvsym_door, exported, front_dlsym_door};
 
 #[linkme::distributed_slice(HANDLERS)]
 static OURS: Handlers = Handlers {

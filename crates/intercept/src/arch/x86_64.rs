@@ -577,6 +577,7 @@ macro_rules! door {
     };
 }
 door!(dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup, crate::dlsym::REAL_DLSYM);
+door!(front_dlsym_door, caller in "rdx", version: "xor edx, edx", crate::dlsym::lookup_by_front, crate::dlsym::FRONT_DLSYM);
 door!(dlvsym_of_cuda, caller in "rcx", version: "nop", crate::dlsym::lookup_version, crate::dlsym::REAL_DLVSYM);
 
 /// What the exported `dlvsym` jumps to. A library that defines `dlsym` looks for the next one by this function, with

@@ -1,12 +1,13 @@
 //! What is followed by the rule, in the modules that there are.
 
+use core::fmt;
 use std::os::unix::ffi::OsStrExt;
 
 use regex::bytes::Regex;
 use tllmprof_platform::elf::{self, Found, Module};
 use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::maps::Maps;
+use tllmprof_platform::maps::{Maps, Unreadable};
 use tllmprof_platform::modules::{self, Loaded};
 use tllmprof_symbols::{LIMIT, Pattern};
 
@@ -61,6 +62,10 @@ pub struct Followed {
     pub too_many: bool,
     /// Modules whose functions were looked at by it.
     pub searched: usize,
+    /// Modules whose functions no rule could look at.
+    pub unsearched: Unsearched,
+    /// The mappings could not be read, so that no module was looked at.
+    pub unreadable: Option<Unreadable>,
     /// Functions that have matched a rule of scopes so far, and in how many modules they were looked for.
     pub matched_scopes: usize,
     pub searched_for_scopes: usize,
@@ -76,14 +81,29 @@ impl Followed {
 
     /// Looks at what has changed; false if something is to be looked at again.
     pub fn look(&mut self) -> bool {
-        let Ok(maps) = Maps::read() else { return true };
+        let maps = match Maps::read() {
+            Ok(maps) => maps,
+            Err(unreadable) => {
+                self.unreadable = Some(unreadable);
+                return true;
+            }
+        };
+        self.unreadable = None;
         let (present, is_complete) = modules::present(&maps);
         self.forget(&present);
         let step_is_new = core::mem::take(&mut self.step_is_new);
         let mut candidates = Vec::new();
         for loaded in present {
             let is_known = self.loaded.iter().any(|known| known.is(&loaded));
-            if !is_known || step_is_new {
+            let is_new = !is_known || step_is_new;
+            if is_new && self.is_for(&loaded) && is_replaced(&loaded, &maps) {
+                self.unsearched.add(&loaded, Why::Replaced);
+                if !is_known {
+                    self.loaded.push(loaded);
+                }
+                continue;
+            }
+            if is_new {
                 self.search(&loaded, &mut candidates);
             }
             if !is_known {
@@ -120,15 +140,22 @@ impl Followed {
         is_complete
     }
 
+    /// Whether a rule is to look at the module's functions.
+    fn is_for(&self, loaded: &Loaded) -> bool {
+        let mut rules = self.step.iter().chain(&self.scopes);
+        rules.any(|rule| rule.is_for(loaded))
+    }
+
     fn search(&mut self, loaded: &Loaded, candidates: &mut Vec<Candidate>) {
         let Some(rule) = &self.step else { return };
         if self.too_many || !rule.is_for(loaded) {
             return;
         }
-        self.searched += 1;
         let Ok((functions, more)) = functions::matching(&loaded.path, &rule.pattern, LIMIT) else {
+            self.unsearched.add(loaded, Why::Unreadable);
             return;
         };
+        self.searched += 1;
         self.too_many |= more;
         candidates.extend(functions.into_iter().map(|function| Candidate {
             module: loaded.start,
@@ -144,11 +171,14 @@ impl Followed {
             if self.too_many_scopes.is_some() || !rule.is_for(loaded) {
                 continue;
             }
-            self.searched_for_scopes += 1;
             // One that matches far too much is counted up to there.
             const COUNTED: usize = 10_000;
-            let found = functions::matching(&loaded.path, &rule.pattern, COUNTED);
-            for function in found.map(|(functions, _)| functions).unwrap_or_default() {
+            let Ok((found, _)) = functions::matching(&loaded.path, &rule.pattern, COUNTED) else {
+                self.unsearched.add(loaded, Why::Unreadable);
+                continue;
+            };
+            self.searched_for_scopes += 1;
+            for function in found {
                 let known = candidates.iter_mut().find(|known| {
                     known.module == loaded.start && known.function.address == function.address
                 });
@@ -247,7 +277,7 @@ impl Followed {
                     return Err(why);
                 }
                 if !regions.iter().any(|region| region.of == module.start) {
-                    let region = Region::near(module, count, maps).ok_or(Refusal::NoRoom)?;
+                    let region = Region::near(module, count, maps)?;
                     regions.push(region);
                 }
                 let region = regions.iter_mut().find(|region| region.of == module.start);
@@ -257,13 +287,21 @@ impl Followed {
             });
             prepared.push((candidate, module, result, scope));
         }
-        regions.retain_mut(|region| region.finish());
+        let mut unfinished = Vec::new();
+        regions.retain(|region| match region.finish() {
+            Ok(()) => true,
+            Err(why) => {
+                unfinished.push((region.of, why));
+                false
+            }
+        });
         let first = self.functions.len();
         for (candidate, module, result, scope) in prepared {
             let address = module.base.wrapping_add(candidate.function.address);
             let patched = result.and_then(|(entry, jump, trampoline)| {
-                if !regions.iter().any(|region| region.of == module.start) {
-                    return Err(Refusal::NoRoom);
+                let mut unfinished = unfinished.iter();
+                if let Some((_, why)) = unfinished.find(|(of, _)| *of == module.start) {
+                    return Err(*why);
                 }
                 // SAFETY: the module stays loaded meanwhile, the trampoline is executable, and
                 // `prepare` has refused what other threads forbid.
@@ -337,6 +375,66 @@ impl Followed {
         }
         self.functions.swap_remove(at);
         false
+    }
+}
+
+/// Whether the module's file is another one by now.
+fn is_replaced(loaded: &Loaded, maps: &Maps) -> bool {
+    let module = elf::containing(loaded.start);
+    module.is_some_and(|module| modules::is_replaced(&module, maps, &loaded.path))
+}
+
+/// Why the functions of a module are not known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// Its file was replaced after it was loaded.
+    Replaced,
+    /// Its file cannot be read, or is damaged.
+    Unreadable,
+}
+
+/// Modules whose functions are not known, by the names of their files, each once.
+#[derive(Default)]
+pub struct Unsearched(Vec<(String, Why)>);
+
+impl Unsearched {
+    fn add(&mut self, loaded: &Loaded, why: Why) {
+        let name = loaded.path.file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+        if !self.0.iter().any(|(known, _)| known == name) {
+            self.0.push((name.to_owned(), why));
+        }
+    }
+}
+
+/// As `; libengine.so was replaced …, so its functions are not known`.
+impl fmt::Display for Unsearched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// Files that are named.
+        const NAMED: usize = 3;
+        for (why, what) in [
+            (
+                Why::Replaced,
+                "replaced after being loaded, and not searched: restart the program",
+            ),
+            (Why::Unreadable, "not searched, as the file cannot be read"),
+        ] {
+            let names = self.0.iter().filter(|(_, is)| *is == why);
+            let count = names.clone().count();
+            let mut before = "; ";
+            for (name, _) in names.take(NAMED) {
+                write!(f, "{before}{name}")?;
+                before = ", ";
+            }
+            match count {
+                0 => {}
+                1 => write!(f, " was {what}")?,
+                2..=NAMED => write!(f, " were {what}")?,
+                _ => write!(f, " and {} more were {what}", count - NAMED)?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -178,7 +178,7 @@ fn look_at(changes: u64) {
 
 /// Whether there is nothing to look at modules for, but maybe an engine.
 fn follows_nothing_yet() -> bool {
-    SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher()
+    SEEKS_ENGINE.load(Ordering::Relaxed) || has_watcher() || crate::attached::is_on()
 }
 
 /// Runs `act` under the lock, if that can be had.

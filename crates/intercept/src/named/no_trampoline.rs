@@ -12,16 +12,20 @@ pub struct Region {
 }
 
 impl Region {
-    pub fn near(_: &Module, _: usize, _: &Maps) -> Option<Self> {
-        None
+    /// # Errors
+    /// There is none.
+    pub fn near(_: &Module, _: usize, _: &Maps) -> Result<Self, Refusal> {
+        Err(Refusal::NoRoom)
     }
 
     pub fn add(&mut self, entry: &Entry, _: Option<usize>) -> Result<Range<usize>, Refusal> {
         match *entry {}
     }
 
-    pub fn finish(&self) -> bool {
-        false
+    /// # Errors
+    /// There are none.
+    pub fn finish(&self) -> Result<(), Refusal> {
+        Err(Refusal::NoRoom)
     }
 
     /// # Safety

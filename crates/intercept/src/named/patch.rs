@@ -130,21 +130,30 @@ pub fn examined(
         return Err(Refusal::UnknownSize);
     }
     let start = module.base.wrapping_add(address);
-    let offset = module.file_offset(address, size).ok_or(Refusal::Changed)?;
-    let mapping = maps.at(start).ok_or(Refusal::Changed)?;
+    let offset = module
+        .file_offset(address, size)
+        .ok_or(Refusal::NotMapped)?;
+    let mapping = maps.at(start).ok_or(Refusal::NotMapped)?;
     if !mapping.is_executable || mapping.is_writable || start + size > mapping.end {
-        return Err(Refusal::NotWritable);
+        return Err(Refusal::NotMapped);
     }
+    let is_replaced = || modules::is_replaced(module, maps, path);
+    let unreadable = |error: std::io::Error| match is_replaced() {
+        true => Refusal::Replaced,
+        false => Refusal::Unreadable(error.raw_os_error().unwrap_or(libc::EIO)),
+    };
     let mut code = vec![0; size];
-    let file = tllmprof_symbols::open(path).map_err(|_| Refusal::Unreadable)?;
-    file.read_exact_at(&mut code, offset)
-        .map_err(|_| Refusal::Unreadable)?;
+    let file = tllmprof_symbols::open(path).map_err(unreadable)?;
+    file.read_exact_at(&mut code, offset).map_err(unreadable)?;
     let mut loaded = vec![0; size];
     if !module.read(start, &mut loaded) {
-        return Err(Refusal::Unreadable);
+        return Err(Refusal::NotMapped);
     }
     if loaded != code {
-        return Err(Refusal::Changed);
+        return Err(match is_replaced() {
+            true => Refusal::Replaced,
+            false => Refusal::Changed,
+        });
     }
     entry::examine(start, &code, |address, buffer| module.read(address, buffer))
 }

@@ -109,14 +109,22 @@ pub fn report_unmatched_scopes(may_search: bool) {
         {
             return;
         }
+        if let Some(unreadable) = followed.unreadable {
+            log::say!(
+                Warn,
+                "TLLMPROF_SCOPES: the process's modules cannot be searched for functions: {unreadable}"
+            );
+            return;
+        }
         let nearest = match followed.scopes.first() {
             Some(rule) if may_search => followed.nearest(rule),
             _ => Vec::new(),
         };
         log::say!(
             Warn,
-            "TLLMPROF_SCOPES: its rules matched no function in {} modules{}",
+            "TLLMPROF_SCOPES: its rules matched no function in {} modules{}{}",
             followed.searched_for_scopes,
+            followed.unsearched,
             Nearby(&nearest)
         );
     });
@@ -169,6 +177,11 @@ pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
                     "those of libraries loaded later are not"
                 }
             );
+        } else if let (0, Some(unreadable)) = (followed.matched, followed.unreadable) {
+            log::say!(
+                Warn,
+                "{rule}: the process's modules cannot be searched for functions: {unreadable}"
+            );
         } else if followed.matched == 0 {
             let nearest = match &followed.step {
                 Some(rule) if may_search => followed.nearest(rule),
@@ -176,8 +189,9 @@ pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
             };
             log::say!(
                 Warn,
-                "{rule} matched no function in {} modules{}",
+                "{rule} matched no function in {} modules{}{}",
                 followed.searched,
+                followed.unsearched,
                 Nearby(&nearest)
             );
         }

@@ -100,10 +100,12 @@ fn what_cannot_be_patched_is_refused_with_its_reason() {
     });
     check(Refusal::Ifunc, |bad| bad.function.is_ifunc = true);
     check(Refusal::UnknownSize, |bad| bad.function.size = 0);
-    check(Refusal::Changed, |bad| bad.function.size = 1 << 40);
-    check(Refusal::Changed, |bad| bad.function.address = 1 << 40);
-    check(Refusal::Unreadable, |bad| bad.path = "/no/such/file".into());
-    check(Refusal::NotWritable, |bad| {
+    check(Refusal::NotMapped, |bad| bad.function.size = 1 << 40);
+    check(Refusal::NotMapped, |bad| bad.function.address = 1 << 40);
+    check(Refusal::Unreadable(libc::ENOENT), |bad| {
+        bad.path = "/no/such/file".into()
+    });
+    check(Refusal::NotMapped, |bad| {
         let data = core::ptr::from_ref(&RULE).addr();
         bad.function.address = data.wrapping_sub(elf::containing(data).unwrap().base);
     });

@@ -38,7 +38,10 @@ pub struct Region {
 
 impl Region {
     /// Room for `count` trampolines near `module`, not executable yet; for fewer where there is no more.
-    pub fn near(module: &Module, count: usize, maps: &Maps) -> Option<Self> {
+    ///
+    /// # Errors
+    /// There is none, or the system does not give it.
+    pub fn near(module: &Module, count: usize, maps: &Maps) -> Result<Self, Refusal> {
         let size = (count * SIZE).next_multiple_of(PAGE);
         let mut gaps = maps.free_near(module.start, reach(module));
         // Above a program lies its heap, which must be able to grow.
@@ -47,25 +50,37 @@ impl Region {
     }
 
     /// So many bytes near `address`, in one of the gaps if one of them has that much room.
-    fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Option<Self> {
+    fn within(gaps: &[Range<usize>], address: usize, size: usize) -> Result<Self, Refusal> {
         let place =
             |gap: &Range<usize>, size| address.clamp(gap.start, gap.end - size) & !(PAGE - 1);
         let mut wide = gaps.iter().filter(|gap| gap.len() >= size).take(TRIES);
-        let whole = wide.find_map(|gap| Part::map(place(gap, size), size));
+        let mut denied = None;
+        let mut map = |place, size| match Part::map(place, size) {
+            Ok(part) => part,
+            Err(why) => {
+                denied = Some(why);
+                None
+            }
+        };
+        let whole = wide.find_map(|gap| map(place(gap, size), size));
         let mut parts: Vec<_> = whole.into_iter().collect();
         if parts.is_empty() {
             let mut missing = size;
             for gap in gaps {
                 let some = missing.min(gap.len());
                 if some > 0
-                    && let Some(part) = Part::map(place(gap, some), some)
+                    && let Some(part) = map(place(gap, some), some)
                 {
                     parts.push(part);
                     missing -= some;
                 }
             }
         }
-        (!parts.is_empty()).then_some(Self { of: address, parts })
+        match (parts.is_empty(), denied) {
+            (false, _) => Ok(Self { of: address, parts }),
+            (true, Some(denied)) => Err(Refusal::NotNear(denied)),
+            (true, None) => Err(Refusal::NoRoom),
+        }
     }
 
     /// Adds the trampoline for `entry`, that of the scope of that number if it is one; where it lies.
@@ -99,9 +114,13 @@ impl Region {
         added.ok_or(Refusal::NoRoom)
     }
 
-    /// Makes the trampolines executable; false if the system does not allow that.
-    pub fn finish(&self) -> bool {
-        self.parts.iter().all(Part::finish)
+    /// Makes the trampolines executable.
+    ///
+    /// # Errors
+    /// The system does not allow that.
+    pub fn finish(&self) -> Result<(), Refusal> {
+        let finished = self.parts.iter().try_for_each(Part::finish);
+        finished.map_err(Refusal::NotExecutable)
     }
 
     /// Gives the memory back.

@@ -14,7 +14,7 @@ mod write;
 
 #[cfg(target_arch = "x86_64")]
 pub use examine::{Entry, JUMP, Kind, Moved, examine};
-pub use refusal::Refusal;
+pub use refusal::{Denied, Refusal};
 #[cfg(not(target_arch = "x86_64"))]
 pub use unpatched::{Entry, JUMP, examine, fits_one_store, jump, write};
 #[cfg(target_arch = "x86_64")]

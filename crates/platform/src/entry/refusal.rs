@@ -1,6 +1,48 @@
 //! Why a function's entry is left as it is.
 
 use core::fmt;
+use std::io;
+
+/// The system did not let memory be mapped or its rights be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denied {
+    errno: i32,
+    /// The process forbids to make memory executable that was writable, or to write to it where it is executable.
+    is_mdwe: bool,
+}
+
+impl Denied {
+    /// By what the call before has left in `errno`.
+    pub fn last() -> Self {
+        const PR_GET_MDWE: libc::c_int = 66;
+        const REFUSE_EXEC_GAIN: libc::c_int = 1;
+        let errno = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+        // SAFETY: takes numbers; a kernel that does not know the request refuses it.
+        let bits = unsafe { libc::prctl(PR_GET_MDWE, 0, 0, 0, 0) };
+        Self {
+            errno,
+            is_mdwe: errno == libc::EACCES && bits > 0 && bits & REFUSE_EXEC_GAIN != 0,
+        }
+    }
+
+    fn is_by_policy(self) -> bool {
+        matches!(self.errno, libc::EACCES | libc::EPERM)
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = io::Error::from_raw_os_error(self.errno);
+        match self.is_mdwe {
+            true => f.write_str("PR_SET_MDWE is set, as by systemd's MemoryDenyWriteExecute=yes"),
+            false if self.is_by_policy() => write!(
+                f,
+                "{error}; SELinux and seccomp filters, as systemd's MemoryDenyWriteExecute=yes, do that"
+            ),
+            false => write!(f, "{error}"),
+        }
+    }
+}
 
 /// Why a function's entry is left as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -17,7 +59,12 @@ pub enum Refusal {
     UnknownSize,
     Ifunc,
     Go,
-    Unreadable,
+    /// Its file cannot be read: the error.
+    Unreadable(i32),
+    /// What is mapped is not the file that has its name now.
+    Replaced,
+    /// Its code does not lie in one mapping of its file's, executable and not writable.
+    NotMapped,
     Changed,
     TooShort,
     Undecodable,
@@ -26,18 +73,32 @@ pub enum Refusal {
     Loops,
     Table,
     NoRoom,
-    NotWritable,
+    NotNear(Denied),
+    NotExecutable(Denied),
+    NotWritable(Denied),
     Threads,
     /// Of a function whose end is to be awaited.
     LooksBack,
     ShadowStack,
     TooMany,
     EndsIn,
+    CrossesPage,
 }
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Unreadable(errno) => {
+                let error = io::Error::from_raw_os_error(*errno);
+                return write!(f, "its file cannot be read: {error}");
+            }
+            Self::NotNear(denied) => return write!(f, "no memory can be mapped near it: {denied}"),
+            Self::NotExecutable(denied) => {
+                return write!(f, "the process may not make memory executable: {denied}");
+            }
+            Self::NotWritable(denied) => {
+                return write!(f, "the process may not write to code: {denied}");
+            }
             Self::EntryPoint => "the process begins there, and no call leads to it",
             #[cfg(target_arch = "aarch64")]
             Self::Processor { .. } => "entries are patched on x86-64 only",
@@ -45,16 +106,17 @@ impl fmt::Display for Refusal {
             Self::UnknownSize => "its size is not known",
             Self::Ifunc => "it only says which function is meant (IFUNC)",
             Self::Go => "it is Go's own and does not keep to the C calling convention",
-            Self::Unreadable => "its file cannot be read",
-            Self::Changed => "its code is not what its file holds: a debugger's or another tool's hook",
+            Self::Replaced => "its file was replaced after it was loaded; restart the program",
+            Self::NotMapped => "its code is not mapped from its file as code is",
+            Self::Changed => "its code is not what its file holds, as where a debugger or another tool has changed it",
             Self::TooShort => "it is too short for a jump",
             Self::Undecodable => "its code cannot be decoded",
             Self::Call => "it begins with a call",
             Self::Immovable => "it begins with an instruction that cannot be moved",
             Self::Loops => "it branches back to its entry",
             Self::Table => "a jump table leads to its entry",
-            Self::NoRoom => "there is no room for executable memory near it",
-            Self::NotWritable => "the system does not let code be changed",
+            Self::NoRoom => "no addresses are free within 2 GiB of it",
+            Self::CrossesPage => "a jump at its entry would cross into another page",
             Self::EndsIn => "it ends in another function that counts, or another in it",
             Self::Threads => "other threads are running, and its first instruction has no room for a jump in one store",
             Self::LooksBack => "it may look at its return address",
@@ -68,6 +130,23 @@ impl fmt::Display for Refusal {
 mod tests {
     use super::*;
 
+    const DENIED: Denied = Denied {
+        errno: libc::EACCES,
+        is_mdwe: false,
+    };
+
+    #[test]
+    fn a_denial_says_by_what_as_far_as_that_is_known() {
+        let shown = |errno, is_mdwe| Denied { errno, is_mdwe }.to_string();
+        assert!(shown(libc::EACCES, true).starts_with("PR_SET_MDWE is set"));
+        let policy = shown(libc::EPERM, false);
+        assert!(policy.starts_with("Operation not permitted") && policy.contains("SELinux"));
+        assert_eq!(
+            shown(libc::ENOMEM, false),
+            "Cannot allocate memory (os error 12)"
+        );
+    }
+
     #[test]
     fn each_refusal_has_words_of_its_own() {
         let refusals = [
@@ -76,7 +155,9 @@ mod tests {
             Refusal::UnknownSize,
             Refusal::Ifunc,
             Refusal::Go,
-            Refusal::Unreadable,
+            Refusal::Unreadable(libc::ENOENT),
+            Refusal::Replaced,
+            Refusal::NotMapped,
             Refusal::Changed,
             Refusal::TooShort,
             Refusal::Undecodable,
@@ -85,12 +166,15 @@ mod tests {
             Refusal::Loops,
             Refusal::Table,
             Refusal::NoRoom,
-            Refusal::NotWritable,
+            Refusal::NotNear(DENIED),
+            Refusal::NotExecutable(DENIED),
+            Refusal::NotWritable(DENIED),
             Refusal::Threads,
             Refusal::LooksBack,
             Refusal::ShadowStack,
             Refusal::TooMany,
             Refusal::EndsIn,
+            Refusal::CrossesPage,
         ];
         let words: std::collections::HashSet<_> = refusals.iter().map(Refusal::to_string).collect();
         assert_eq!(words.len(), refusals.len());

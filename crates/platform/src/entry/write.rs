@@ -11,7 +11,7 @@
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Entry, JUMP, Refusal};
+use super::{Denied, Entry, JUMP, Refusal};
 use crate::barrier;
 
 const PAGE: usize = 4096;
@@ -42,9 +42,10 @@ pub unsafe fn write(entry: &Entry, jump: [u8; JUMP], alone: bool) -> Result<(), 
     // there, or a function that this very code uses, as of a program that brings its own `memset`;
     // and a system may refuse to make code executable again that has been changed.
     if !protect(&pages, readable | libc::PROT_WRITE) {
+        let denied = Denied::last();
         // Of several pages some may have changed.
         protect(&pages, readable);
-        return Err(Refusal::NotWritable);
+        return Err(Refusal::NotWritable(denied));
     }
     // SAFETY: the code lies in these pages, which stay mapped as the module stays loaded, and which can
     // be written now. A jump that fits one store replaces an aligned word as a whole; of another no
@@ -169,7 +170,10 @@ mod tests {
         };
         // SAFETY: nothing is mapped there, and nothing is written.
         let refused = unsafe { write(&entry, [0; JUMP], true) };
-        assert_eq!(refused, Err(Refusal::NotWritable));
+        assert!(
+            matches!(refused, Err(Refusal::NotWritable(_))),
+            "{refused:?}"
+        );
     }
 
     #[test]

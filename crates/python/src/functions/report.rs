@@ -5,7 +5,7 @@ use core::sync::atomic::Ordering;
 
 use super::targets::{self, By, Found, Module, Target};
 use super::trouble;
-use crate::attached;
+use crate::attached::{self, Presence};
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
@@ -105,8 +105,15 @@ impl fmt::Display for Uncalled {
             all.flat_map(|module| module.targets.iter().map(move |target| (module, target)));
         match targets.find(|(_, target)| target.by == By::Rule) {
             Some((module, target)) => write!(f, "{}", Unseen(module, target)),
-            None if attached::is_there() => f.write_str("; Python was not yet up"),
-            None => f.write_str("; no Python from 3.8 on is in the process"),
+            None => match attached::presence() {
+                Presence::There => f.write_str("; Python was not yet up"),
+                Presence::OutOfReach(unreadable) => {
+                    write!(f, "; Python could not be followed: {unreadable}")
+                }
+                Presence::NotFound => {
+                    f.write_str("; no Python from 3.8 on was found in the process")
+                }
+            },
         }
     }
 }
@@ -248,7 +255,7 @@ mod tests {
         // In this process nothing was asked for, and there is no Python.
         assert_eq!(
             Uncalled.to_string(),
-            "; no Python from 3.8 on is in the process"
+            "; no Python from 3.8 on was found in the process"
         );
     }
 }

@@ -86,6 +86,10 @@ impl AddOn for TorchProfiler {
         window_has_closed();
     }
 
+    fn takes_windows(&self) -> bool {
+        NAMES.is_some()
+    }
+
     fn loses(&self) -> Option<&'static str> {
         runs().then_some(
             "the process ends without Python's end: the PyTorch profiler's trace is lost",
@@ -122,7 +126,11 @@ pub fn window_opens(
     };
     let number = number(settings.windows.as_slice(), window, demand);
     if !attached::is_there() {
-        return report_missing();
+        log::once!(
+            Warn,
+            "TLLM_TORCH_PROFILE_TRACE: no Python is followed in this process: there is no trace"
+        );
+        return;
     }
     let cpu_only = is_traced(std::env::var_os("CUDA_INJECTION64_PATH").as_deref());
     entry::run(|py| {
@@ -196,20 +204,16 @@ fn finish(py: Python<'_>, names: &Object<'_>) {
     uncounted(&mut || call(py, names, c"finish", &[]));
 }
 
-fn report_missing() {
-    log::once!(
-        Warn,
-        "TLLM_TORCH_PROFILE_TRACE: torch is not imported in this process: there is no trace"
-    );
-}
-
 /// The namespace of `profiler.py`, made if torch is there.
 fn names(py: Python<'_>) -> Option<Object<'_>> {
     if let Some(known) = NAMES.get(py) {
         return Some(known);
     }
     if py.imported(c"torch").is_none() {
-        report_missing();
+        log::once!(
+            Warn,
+            "TLLM_TORCH_PROFILE_TRACE: torch is not imported in this process: there is no trace"
+        );
         return None;
     }
     let names = py.run(SOURCE, c"<tllmprof>");

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use tllmprof_platform::entry::Refusal;
+use tllmprof_platform::entry::{Denied, Refusal};
 
 /// Pages in a row, not executable yet.
 pub struct Part {
@@ -13,7 +13,10 @@ pub struct Part {
 
 impl Part {
     /// Maps pages at a place of the page's boundary where nothing lies; `None` where something lies there by now.
-    pub fn map(place: usize, size: usize) -> Option<Self> {
+    ///
+    /// # Errors
+    /// The system maps nothing there.
+    pub fn map(place: usize, size: usize) -> Result<Option<Self>, Denied> {
         // SAFETY: a new mapping where nothing lies: one that the kernel puts elsewhere, as old ones do that do not know the
         // flag, is given back.
         unsafe {
@@ -26,18 +29,21 @@ impl Part {
                 0,
             );
             if got == libc::MAP_FAILED {
-                return None;
+                return match tllmprof_platform::errno::now() {
+                    libc::EEXIST => Ok(None),
+                    _ => Err(Denied::last()),
+                };
             }
             if got.expose_provenance() != place {
                 libc::munmap(got, size);
-                return None;
+                return Ok(None);
             }
         }
-        Some(Self {
+        Ok(Some(Self {
             start: place,
             size,
             code: Vec::new(),
-        })
+        }))
     }
 
     /// Adds what `assemble` makes for the place that it is given; where it lies.
@@ -57,13 +63,20 @@ impl Part {
         Ok(at..end)
     }
 
-    /// Makes the code executable; false if the system does not allow that.
-    pub fn finish(&self) -> bool {
+    /// Makes the code executable.
+    ///
+    /// # Errors
+    /// The system does not allow that.
+    pub fn finish(&self) -> Result<(), Denied> {
         let place = core::ptr::with_exposed_provenance_mut::<u8>(self.start);
         // SAFETY: the pages are ours, that many, and nobody runs in them yet.
-        unsafe {
+        let result = unsafe {
             core::ptr::copy_nonoverlapping(self.code.as_ptr(), place, self.code.len());
-            libc::mprotect(place.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC) == 0
+            libc::mprotect(place.cast(), self.size, libc::PROT_READ | libc::PROT_EXEC)
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(Denied::last()),
         }
     }
 

@@ -116,7 +116,7 @@ fn a_trampoline_counts_and_does_what_the_function_does() {
             .iter()
             .map(|(entry, _)| region.add(entry, None).unwrap())
             .collect();
-        assert!(region.finish());
+        assert_eq!(region.finish(), Ok(()));
         let mut count = 0;
         for (place, (entry, results)) in places.iter().zip(&functions) {
             assert!(place.len() <= SIZE && place.start % 16 == 0);
@@ -175,7 +175,10 @@ fn a_region_has_several_parts_where_no_gap_is_wide_enough() {
         let few = Region::within(&gaps[..1], us.start, 4 * PAGE).unwrap();
         assert_eq!(few.parts.len(), 1, "what there is");
         assert!(fill(few) >= PAGE / SIZE);
-        assert!(Region::within(&[], us.start, PAGE).is_none());
+        assert_eq!(
+            Region::within(&[], us.start, PAGE).err(),
+            Some(Refusal::NoRoom)
+        );
     });
 }
 
@@ -195,7 +198,7 @@ fn fill(mut region: Region) -> usize {
         added += 1;
     }
     assert_eq!(region.add(&plain(), None), Err(Refusal::NoRoom));
-    assert!(region.finish());
+    assert_eq!(region.finish(), Ok(()));
     // SAFETY: nobody knows of the region.
     unsafe { region.free() };
     added
