@@ -78,6 +78,16 @@ static ADD_ONS: &[&dyn capture::AddOn] = &[&Groups, &TorchProfiler, &PerfectRout
 #[distributed_slice(tllmprof_python::EXTENSION)]
 static EXTENSION: &dyn python::Extension = &PerfectRouters;
 
+/// Where the program's calls come past the library nothing is registered by then that runs at the end.
+#[used]
+// SAFETY: the section holds addresses of functions of this type, which the loader calls when the process ends.
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destructor;
+
+extern "C" fn destructor() {
+    contained((), intercept::bypass::report_uncounted);
+}
+
 #[ctor::ctor(unsafe)]
 fn constructor() {
     // A program starts with errno 0, and may read it.

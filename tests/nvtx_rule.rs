@@ -484,7 +484,7 @@ fn what_was_not_matched_is_reported() {
     let program = Program::new("modules");
     let silent = program.library("silent", "");
     let ran = program.run(&[silent.to_str().unwrap()], "nvtx:^step", "5-9", &[]);
-    ran.said("0 iterations by nvtx:^step; no NVTX range was opened; it made 80 graph launches");
+    ran.said("0 iterations by nvtx:^step; no NVTX range was seen; it made 80 graph launches");
     let program = Program::new("ranges");
     let ran = program.run(&["push_a", "40", "elsewhere"], "nvtx:^step", "5-9", &[]);
     ran.said("; NVTX_INJECTION64_PATH does not lead here, so its NVTX ranges were not seen");

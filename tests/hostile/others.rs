@@ -269,3 +269,63 @@ fn libraries() -> String {
     let standin = standin().display().to_string();
     format!("{standin}:{standin}/cupti")
 }
+
+/// Such a library asks nobody who comes after it: what is bound to its `dlsym` is led to the library all the same.
+#[test]
+fn a_preload_in_front_that_finds_dlsym_by_itself() {
+    let shop = Workshop::new();
+    let front = shop.library("table_dlsym", &[]).display().to_string();
+    for program in [
+        "steps_dlsym",
+        "steps_static",
+        "steps_driver_dlsym",
+        "steps_driver_gpa2",
+        "steps_rtld_local",
+    ] {
+        let program = Situation::new(program).window("5-9", "cudaGraphLaunch");
+        let both = program.preload_before_shim(front.clone()).run();
+        assert_switches(&both, &[start(5, 5), stop(10, 10)]);
+        assert_eq!(both.total(), 40);
+    }
+}
+
+/// A preload is in front of nothing in another namespace, and of nothing that is bound to its own libraries first.
+#[test]
+fn calls_that_come_past_the_library_are_reported() {
+    let shop = Workshop::new();
+    let runtime = ["-Wl,--no-as-needed", "-l:libcudart.so.12"];
+    let plugin = shop
+        .library("bypass_plugin", &runtime)
+        .display()
+        .to_string();
+    let program = shop
+        .program("bypass", &["-ldl"])
+        .window("5-9", "cudaLaunchKernel");
+    let said = |arguments: &str| {
+        let both = program.clone().args(arguments).run();
+        assert_eq!(both.output.status.code(), Some(0), "{}", both.output.err());
+        both.said()
+    };
+    let elsewhere = said(&format!("dlmopen {plugin}"));
+    let driver = standin().join("libcuda.so.1").display().to_string();
+    assert_eq!(
+        elsewhere,
+        [format!(
+            "CUDA calls to {driver} bypass the library: dlmopen has loaded it into a namespace of its own, which LD_PRELOAD \
+             does not reach. Load it without dlmopen"
+        )]
+    );
+    let direct = said(&format!("deepbind {plugin}"));
+    let runtime = standin().join("libcudart.so.12").display().to_string();
+    assert_eq!(
+        direct,
+        [format!(
+            "CUDA calls of {plugin} bypass the library: they are bound to {runtime} directly, as RTLD_DEEPBIND does. Load it \
+             without RTLD_DEEPBIND"
+        )]
+    );
+    // The driver alone is no work.
+    for idle in ["loads", "initialises"] {
+        assert_eq!(said(idle), [""; 0], "{idle}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Functions, rules and processes that are left alone, and what is said of them.
 
-use crate::common::{is_x86_64, skipped};
+use crate::common::{is_x86_64, skipped, standin};
 use crate::seen::{BY_ENTRY, BY_NAME, assert_exact, is_left_out, lines_with};
 use crate::twice::Situation;
 use crate::workshop::Workshop;
@@ -97,4 +97,54 @@ fn a_process_without_cuda_is_left_alone() {
     let both = program.window("5-9", "sym:lonely_step").run();
     assert_eq!(both.output.status.code(), Some(5));
     both.assert_untouched();
+}
+
+/// What is mapped is no longer the file that has its name: that one's functions are not looked at.
+#[test]
+fn a_library_whose_file_was_replaced() {
+    let shop = Workshop::new();
+    let library = shop.library("replaced_library.c", "original.so", &[]);
+    let [copied, newer] = ["libold.so", "libnew.so"].map(|name| shop.0.path(name));
+    let arguments = format!("{library} {} {}", copied.display(), newer.display());
+    let both = shop
+        .program("replaced.c", "replaced", &["-ldl"])
+        .args(arguments)
+        .window("5-9", "sym:^replaced_step$")
+        .run();
+    let said = both.said();
+    let line = said
+        .iter()
+        .find(|line| line.starts_with("sym:^replaced_step$ matched no function in "));
+    let why = "; libold.so was replaced after being loaded, and not searched: restart the program";
+    assert!(line.is_some_and(|line| line.contains(why)), "{said:#?}");
+}
+
+/// The process forbids to make memory executable, which is not for want of room.
+#[test]
+fn a_process_that_may_not_make_memory_executable() {
+    if is_left_out() {
+        return;
+    }
+    let shop = Workshop::new();
+    let starter = shop.compile("no_exec.c", "no_exec", &[]);
+    let program = shop.compile(
+        "refused.c",
+        "refused",
+        &[
+            &format!("-L{}", standin().display()),
+            "-Wl,--no-as-needed",
+            "-l:libcudart.so.12",
+        ],
+    );
+    let starter = starter.to_str().expect("cargo's folders have UTF-8 names");
+    let situation = Situation::new(starter)
+        .args(program.display().to_string())
+        .window("1000000000-", "sym:^fine_branch$");
+    if situation.run_plain().output.status.code() == Some(77) {
+        return skipped("this kernel has no PR_SET_MDWE");
+    }
+    let said = situation.run().said();
+    let line = "fine_branch in refused cannot be followed: the process may not make memory executable: PR_SET_MDWE is set, \
+                as by systemd's MemoryDenyWriteExecute=yes";
+    assert!(said.iter().any(|said| said == line), "{said:#?}");
 }

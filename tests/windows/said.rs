@@ -158,8 +158,8 @@ fn without_a_window_nothing_is_said_or_switched() {
 
 #[test]
 fn a_window_that_nobody_records_is_reported_once() {
-    let line = "window 5-9 was captured, but nothing recorded it: there is no profiler in this process, and \
-                TLLMPROF_TRACE is not set (set TLLMPROF_TRACE=PATH, or run it under nsys)";
+    let line = "window 5-9 closed, but nothing recorded it: TLLMPROF_TRACE is not set, and no profiler was found in this \
+                process (set TLLMPROF_TRACE=PATH)";
     let alone = |windows: &str| {
         let fixture = Fixture::new("steps_shared12").without(PROFILED);
         fixture.window(windows, "cudaGraphLaunch")
@@ -168,6 +168,10 @@ fn a_window_that_nobody_records_is_reported_once() {
     let said = ran.said();
     assert_eq!(said[2], line, "{said:?}");
     assert_eq!((said.len(), ran.switches().len()), (6, 4), "{said:?}");
+    assert_eq!(
+        said[5],
+        "windows 5-9,20 opened: 40 iterations by cudaGraphLaunch; nothing recorded them"
+    );
     assert_unharmed(&ran, &Fixture::plain("steps_shared12").run());
     // The process's end closes it.
     let ran = alone("5-").args("--exit _exit").run();
@@ -185,7 +189,6 @@ fn a_window_that_nobody_records_is_reported_once() {
     hears(alone("100-150"));
     hears(alone("5-9").env("TLLMPROF_TRACE", "x.tllmprof"));
     hears(alone("5-9").env("TLLMPROF_LOG", "error"));
-    hears(alone("5-9").env("TLLM_TORCH_PROFILE_TRACE", "x.json"));
     hears(alone("5-9").env("TLLMPROF_PERFECT_ROUTER", "window"));
     for profiler in [
         "NSYS_PROFILING_SESSION_ID",
@@ -194,6 +197,31 @@ fn a_window_that_nobody_records_is_reported_once() {
     ] {
         hears(alone("5-9").env(profiler, "/x"));
     }
+}
+
+/// A record that was asked for and could not be written is none, and no variable is missing.
+#[test]
+fn a_window_whose_record_could_not_be_written() {
+    let ran = Fixture::new("steps_shared12")
+        .without(PROFILED)
+        .window("5-9", "cudaGraphLaunch")
+        .env("TLLMPROF_TRACE", "/nonexistent/x.tllmprof")
+        .env("TLLMPROF_STACKS", "1")
+        .run();
+    assert_eq!(
+        ran.said(),
+        [
+            "no record at /nonexistent/x.tllmprof: it could not be created: there is no such folder",
+            "window 5-9 opened at iteration 5 (cudaGraphLaunch)",
+            "TLLMPROF_STACKS: no stacks are sampled, as the record would hold them: its record could not be written",
+            &ran.said()[3],
+            "window 5-9 closed, but nothing recorded it: its record could not be written, and no profiler was found in this \
+             process",
+            "no Python from 3.8 on was found in this process: TLLMPROF_STACKS had no effect",
+            "window 5-9 opened: 40 iterations by cudaGraphLaunch; nothing recorded it",
+        ]
+    );
+    assert!(ran.said()[3].starts_with("window 5-9 closed: 5 iterations in "));
 }
 
 /// What the log and the report say of a window.

@@ -169,7 +169,7 @@ impl Capture {
         if !open.profiling {
             log::say!(
                 Warn,
-                "window {} is marked by NVTX ranges alone: the profiler did not start",
+                "window {}: the CUDA profiler did not start, so a profiler that waits for it has nothing of this window",
                 open.window
             );
         }

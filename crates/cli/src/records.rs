@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 use tllmprof_config::{PathTemplate, RunId, Settings};
 use tllmprof_record::Reader;
 
@@ -37,6 +39,8 @@ pub struct Records {
     is_made: bool,
     /// The file in it that shows that this task has run.
     mark: Option<PathBuf>,
+    /// None can be written, which has been said.
+    is_unwritable: bool,
 }
 
 impl Records {
@@ -57,11 +61,17 @@ impl Records {
             if let Err(error) = &made
                 && !folder.is_dir()
             {
-                let folder = folder.display();
                 output::say(format_args!(
-                    "{folder}: the folder cannot be created: {error}"
+                    "no record can be written: the folder {} cannot be created in {}: {error}. The program runs without one \
+                     (--trace PATH names another place, --no-trace writes none)",
+                    folder.display(),
+                    env::current_dir().unwrap_or_default().display()
                 ));
-                return Ok((Self::begin("--trace", DEFAULT.into())?, id));
+                let records = Self {
+                    is_unwritable: true,
+                    ..Self::of(DEFAULT.into())?
+                };
+                return Ok((records, id));
             }
             let mark = task.map(|task| folder.join(format!("{MARK}{task}")));
             match mark.as_ref().map(File::create_new) {
@@ -108,9 +118,37 @@ impl Records {
     /// absolute.
     ///
     /// # Errors
-    /// Where this process's folder cannot be determined, or that of the records is not there.
+    /// Where this process's folder cannot be determined, or that of the records is not there or cannot be written to.
     pub fn begin(by: &str, given: OsString) -> Result<Self> {
-        let typed = given.clone();
+        let records = Self::of(given.clone())?;
+        let typed = Path::new(&given);
+        if typed.is_dir() {
+            return Err(usage(format_args!(
+                "{by} {}: it is a folder (wanted: a file's name)",
+                typed.display()
+            )));
+        }
+        let folder = records.template.folder();
+        if !folder.is_dir() {
+            let (typed, folder) = (typed.display(), folder.display());
+            return Err(usage(format_args!(
+                "{by} {typed}: there is no folder {folder}"
+            )));
+        }
+        // Deeper ones depend on the process.
+        if records.template.depth() == 0
+            && let Err(error) = may_create_in(&folder)
+        {
+            let (typed, folder) = (typed.display(), folder.display());
+            return Err(usage(format_args!(
+                "{by} {typed}: no record can be written to {folder}: {error} (wanted: a folder that can be written to)"
+            )));
+        }
+        Ok(records)
+    }
+
+    /// As [`Records::begin`], wherever that is.
+    fn of(given: OsString) -> Result<Self> {
         let variable = if Path::new(&given).is_absolute() {
             given
         } else {
@@ -128,19 +166,6 @@ impl Records {
         };
         let template = PathTemplate::parse(&variable)
             .map_err(|problem| usage(problem.in_variable("TLLMPROF_TRACE", &variable)))?;
-        if Path::new(&typed).is_dir() {
-            return Err(usage(format_args!(
-                "{by} {}: it is a folder (wanted: a file's name)",
-                Path::new(&typed).display()
-            )));
-        }
-        let folder = template.folder();
-        if !folder.is_dir() {
-            let (typed, folder) = (Path::new(&typed).display(), folder.display());
-            return Err(usage(format_args!(
-                "{by} {typed}: there is no folder {folder}"
-            )));
-        }
         Ok(Self {
             template,
             variable,
@@ -148,7 +173,13 @@ impl Records {
             of_run: None,
             is_made: false,
             mark: None,
+            is_unwritable: false,
         })
+    }
+
+    /// Whether it is known that none can be written, and has been said.
+    pub const fn are_unwritable(&self) -> bool {
+        self.is_unwritable
     }
 
     /// The folder that all of them are in, at some depth.
@@ -202,6 +233,16 @@ impl Records {
         let is_ours = |path: &Path| self.template.is_of_some_process(path.as_os_str());
         let paths = iter::successors(Some(path.to_owned()), |path| without_number(path));
         paths.take(3).any(|path| is_ours(&path))
+    }
+}
+
+/// Whether this process may create files in `folder`, as far as can be known.
+fn may_create_in(folder: &Path) -> Result<(), Errno> {
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    match accessat(CWD, folder, wanted, AtFlags::EACCESS) {
+        // An old kernel does not answer for the effective user.
+        Err(Errno::NOSYS | Errno::INVAL) => Ok(()),
+        result => result,
     }
 }
 

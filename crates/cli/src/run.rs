@@ -207,9 +207,11 @@ fn summarise(records: &Records, metrics: Option<PathBuf>, run: &RunId, log: Leve
                 String::from_utf8_lossy(&words.join(&b' '))
             ));
         }
-    } else if log >= Level::Info {
+    } else if log >= Level::Info && !records.are_unwritable() {
         output::say(format_args!(
-            "no record was written: no process that uses CUDA came to an iteration"
+            "no record was written to {} (a process writes one once it has the library in it and comes to its first iteration; \
+             tllmprof doctor -- COMMAND says whether the library reaches it)",
+            records.folder().display()
         ));
     }
 }

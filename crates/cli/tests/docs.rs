@@ -4,5 +4,6 @@ mod common;
 mod docs {
     mod commands;
     mod links;
+    mod messages;
     mod words;
 }

@@ -478,3 +478,66 @@ fn a_run_has_an_identifier_and_a_folder_that_its_processes_inherit() {
         "{ended:?}"
     );
 }
+
+/// A command of a user who may not write to the folder that it runs in.
+fn without_rights(scratch: &Scratch) -> (std::process::Command, std::path::PathBuf) {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let folder = scratch.path("read-only");
+    fs::create_dir(&folder).unwrap();
+    for (path, mode) in [(scratch.path("."), 0o755), (folder.clone(), 0o555)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut run = scratch.tllmprof();
+    run.current_dir(&folder);
+    if fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0) {
+        run.uid(65534).gid(65534);
+    }
+    (run, folder)
+}
+
+#[test]
+fn a_folder_that_may_not_be_written_to_is_named_before_the_start() {
+    let scratch = Scratch::new();
+    let (mut run, folder) = without_rights(&scratch);
+    let ended = finish(run.args(["run", "--", "sh", "-c", "echo runs >&2; exit 5"]));
+    assert_eq!(ended.code(), Some(5), "{ended:?}");
+    let lines: Vec<_> = ended.stderr.lines().collect();
+    let [known, "runs"] = lines[..] else {
+        panic!("{ended:?}");
+    };
+    assert!(
+        known.starts_with("tllmprof: no record can be written: the folder tllmprof-"),
+        "{known}"
+    );
+    let why = format!(
+        " cannot be created in {}: Permission denied",
+        folder.display()
+    );
+    assert!(known.contains(&why), "{known}");
+}
+
+#[test]
+fn a_record_that_cannot_be_written_where_it_was_asked_for_is_refused() {
+    let scratch = Scratch::new();
+    let (mut run, folder) = without_rights(&scratch);
+    let ended = finish(run.args([
+        "run",
+        "--trace",
+        "x.tllmprof",
+        "--",
+        "sh",
+        "-c",
+        "echo runs",
+    ]));
+    assert_eq!(
+        (ended.code(), ended.stdout.as_str()),
+        (Some(2), ""),
+        "{ended:?}"
+    );
+    let line = format!(
+        "tllmprof: --trace x.tllmprof: no record can be written to {}: Permission denied",
+        folder.display()
+    );
+    assert!(ended.stderr.starts_with(&line), "{ended:?}");
+}

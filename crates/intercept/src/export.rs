@@ -151,7 +151,7 @@ fn bound(export: &'static Export, caller: usize) -> *const c_void {
     let Some(real) = resolve::resolve(caller, export.name, None, Scope::All) else {
         log::once!(
             Warn,
-            "{} was called, but no library has it",
+            "{} was called, but no library that is loaded has it",
             export.name.to_string_lossy()
         );
         let missing = export

@@ -10,6 +10,7 @@
 #[doc(hidden)]
 pub mod arch;
 pub mod attached;
+pub mod bypass;
 mod communicators;
 mod dlsym;
 mod entered;
@@ -91,6 +92,10 @@ impl tllmprof_session::Doors for AllDoors {
 
     fn report_unmatched_scopes(&self, may_search: bool) {
         named::report_unmatched_scopes(may_search);
+    }
+
+    fn report_bypass(&self) {
+        bypass::report();
     }
 
     fn attach_again(&self) -> bool {

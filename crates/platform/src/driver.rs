@@ -11,6 +11,8 @@ mod tests;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::elf::Module;
+use crate::function;
 use crate::libcuda::functions;
 use crate::lifecycle;
 use crate::lifecycle::attic;
@@ -21,6 +23,7 @@ type Context = *mut c_void;
 type Device = c_int;
 type Status = c_int;
 
+const SUCCESS: Status = 0;
 const NOT_INITIALIZED: Status = 3;
 const DEINITIALIZED: Status = 4;
 const INVALID_CONTEXT: Status = 201;
@@ -59,6 +62,39 @@ pub fn is_loaded() -> bool {
     Driver::is_known()
 }
 
+/// Whether `driver`, which may be another one than the process's, works for the process or has done so: a thread or a device has
+/// a context, or the driver has ended after it was initialised.
+pub fn is_in_use(driver: &Module) -> bool {
+    type Current = extern "C" fn(&mut Context) -> Status;
+    type Count = extern "C" fn(&mut c_int) -> Status;
+    type State = extern "C" fn(Device, &mut c_uint, &mut c_int) -> Status;
+    let find = |name| driver.defines(name, None).unwrap_or_default();
+    // SAFETY: the types are those of cuda.h for these names, whose arguments may have any values.
+    let (current, count, state) = unsafe {
+        (
+            function::at::<Current>(find(c"cuCtxGetCurrent")),
+            function::at::<Count>(find(c"cuDeviceGetCount")),
+            function::at::<State>(find(c"cuDevicePrimaryCtxGetState")),
+        )
+    };
+    let (Some(current), Some(count), Some(state)) = (current, count, state) else {
+        return false;
+    };
+    let mut context = core::ptr::null_mut();
+    match current(&mut context) {
+        DEINITIALIZED => true,
+        SUCCESS if context.is_null() => {
+            let mut devices = 0;
+            let is_active = |device| {
+                let (mut flags, mut is_active) = (0, 0);
+                state(device, &mut flags, &mut is_active) == SUCCESS && is_active != 0
+            };
+            count(&mut devices) == SUCCESS && (0..devices).any(is_active)
+        }
+        status => status == SUCCESS,
+    }
+}
+
 /// Writes the name of a kernel that the driver launches by `handle`, or the handle if it has none.
 ///
 /// # Errors
@@ -95,7 +131,7 @@ impl Driver {
         let Some(start) = self.profiler_start else {
             log::once!(
                 Warn,
-                "this driver has no cuProfilerStart: only NVTX ranges mark the windows"
+                "this driver has no cuProfilerStart: a profiler that waits for it records no window"
             );
             return false;
         };

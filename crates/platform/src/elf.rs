@@ -14,12 +14,14 @@ mod changes;
 #[cfg(test)]
 mod damaged;
 mod memory;
+mod namespaces;
 mod slots;
 mod walk;
 mod walker;
 
 pub use changes::{changes, with_modules};
 use memory::{Memory, double_word};
+pub use namespaces::each_elsewhere;
 pub use slots::{Found, Slot};
 use walk::Description;
 pub use walk::{containing, walk};

@@ -174,6 +174,11 @@ pub fn touched() {
     });
 }
 
+/// Whether a function of CUDA's was looked up or called by way of the library.
+pub fn has_been_touched() -> bool {
+    HAS_SAID.load(Ordering::Relaxed)
+}
+
 /// Whether the process uses CUDA.
 pub fn uses_cuda() -> bool {
     USES_CUDA.load(Ordering::Relaxed)

@@ -47,6 +47,12 @@ pub fn has_finished() -> bool {
     FINISHED.load(Ordering::Acquire)
 }
 
+/// Whether a call has been counted in this process.
+pub fn has_begun() -> bool {
+    let owner = OWNER.load(Ordering::Relaxed);
+    owner != 0 && owner == ids::process()
+}
+
 /// The process ends, by its exit handlers.
 pub fn finish() {
     end(true);
@@ -122,6 +128,9 @@ fn end(may_run_profilers_here: bool) {
     doors().record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
         doors().report_unmatched(&settings.step, may_run_profilers_here);
+    }
+    if iterations == 0 && !settings.windows.is_empty() && may_run_profilers_here {
+        uncounted(&mut || doors().report_bypass());
     }
     if uses_cuda && !settings.scopes.is_empty() {
         doors().report_unmatched_scopes(may_run_profilers_here);

@@ -33,7 +33,7 @@ mod wiring;
 pub use activity::uses_cuda;
 pub use calls::{closes_after, entered, goes_on, named_entered, returned};
 pub use demand::wants_facts;
-pub use ending::{finish, finish_at_once};
+pub use ending::{finish, finish_at_once, has_begun};
 pub use learning::{learns, note};
 pub use rank::Rank;
 pub use ranks::communicator;

@@ -109,6 +109,8 @@ pub trait Doors: Sync {
     fn report_unmatched(&self, step: &Step, may_search: bool);
     /// Says that no function was found whose calls were to be scopes, where some were asked for.
     fn report_unmatched_scopes(&self, _may_search: bool) {}
+    /// Says which calls do not come here, where none has that makes an iteration.
+    fn report_bypass(&self) {}
     /// Has calls seen again after [`Doors::detach`]; whether the library was attached, and not preloaded.
     fn attach_again(&self) -> bool {
         false

@@ -291,7 +291,7 @@ fn an_exported_function_is_the_callers_or_says_that_there_is_none() {
         assert_eq!(seen, Seen::default());
     });
     if let Some(said) = said {
-        let warned = "cuGraphLaunch_ptsz was called, but no library has it";
+        let warned = "cuGraphLaunch_ptsz was called, but no library that is loaded has it";
         assert_eq!(said.matches(warned).count(), 1, "{said}");
     }
 }

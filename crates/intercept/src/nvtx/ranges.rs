@@ -258,7 +258,7 @@ impl fmt::Display for Unseen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !MET.load(Ordering::Relaxed) {
             return f.write_str(if injection::is_in_place() {
-                "; no NVTX range was opened"
+                "; no NVTX range was seen"
             } else {
                 "; NVTX_INJECTION64_PATH does not lead here, so its NVTX ranges were not seen"
             });

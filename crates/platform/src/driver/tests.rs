@@ -226,7 +226,7 @@ tllmprof: cuProfilerStart failed with error 4
 tllmprof: cuProfilerStart failed with error 709
 tllmprof: cuProfilerStart failed with error 1
 tllmprof: cuProfilerStop failed with error 1
-tllmprof: this driver has no cuProfilerStart: only NVTX ranges mark the windows
+tllmprof: this driver has no cuProfilerStart: a profiler that waits for it records no window
 ";
     assert_eq!(text(&file), expected);
 }

@@ -27,7 +27,8 @@ pub fn report() {
             }
         }
     }
-    if api > 0 && found == 0 {
+    let is_known = !matches!(attached::presence(), Presence::OutOfReach(_));
+    if api > 0 && found == 0 && is_known {
         log::say!(
             Warn,
             "TLLM_LLMAPI_ENABLE_NVTX is set, and no engine that is known was imported: nothing of it \

@@ -1,0 +1,150 @@
+//! CUDA calls that pass the library by, and why: they are looked for where nothing was counted.
+//!
+//! A preload is in front of what the loader binds in the namespace that the process started with, and of nothing else.
+
+use core::fmt;
+use core::sync::atomic::Ordering;
+use std::path::PathBuf;
+
+use tllmprof_platform::driver;
+use tllmprof_platform::elf::{self, Module};
+use tllmprof_platform::libcuda;
+use tllmprof_platform::log;
+use tllmprof_platform::maps::Maps;
+use tllmprof_platform::modules;
+use tllmprof_platform::resolve;
+use tllmprof_session::{self as session, activity};
+
+use super::dlsym::{FRONT_DLSYM, role_of};
+
+/// Why calls do not come here.
+enum Bypass {
+    /// This library of CUDA's was loaded into a namespace of its own.
+    Elsewhere(String),
+    /// The calls of the first are bound to the second, which is CUDA's.
+    Direct(String, String),
+    /// This library comes first, and does not ask the next one.
+    InFront(String),
+}
+
+impl fmt::Display for Bypass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Elsewhere(path) => write!(
+                f,
+                "CUDA calls to {path} bypass the library: dlmopen has loaded it into a namespace of its own, which LD_PRELOAD \
+                 does not reach. Load it without dlmopen"
+            ),
+            Self::Direct(path, to) => write!(
+                f,
+                "CUDA calls of {path} bypass the library: they are bound to {to} directly, as RTLD_DEEPBIND does. Load it \
+                 without RTLD_DEEPBIND"
+            ),
+            Self::InFront(path) => write!(
+                f,
+                "CUDA calls bypass the library: {path} comes before it in LD_PRELOAD and does not pass them on. Put \
+                 libtllmprof.so first"
+            ),
+        }
+    }
+}
+
+/// The process ends, and not one call was counted: says it where CUDA was used all the same.
+pub fn report_uncounted() {
+    if !activity::is_asked() || session::has_begun() {
+        return;
+    }
+    let Some(settings) = activity::settings() else {
+        return;
+    };
+    if activity::has_work(settings) {
+        log::set_level(settings.log);
+        report();
+    }
+}
+
+/// Says which calls come past the library, if any do.
+pub fn report() {
+    if let Some(bypass) = find() {
+        log::say!(Warn, "{bypass}");
+    }
+}
+
+fn find() -> Option<Bypass> {
+    // The driver is asked when the loader's lock is given back.
+    let mut elsewhere = Vec::new();
+    let is_driver = |name: &[u8]| name.starts_with(b"libcuda.so");
+    elf::each_elsewhere(is_driver, |module| elsewhere.push(*module));
+    if let Some(module) = elsewhere.iter().find(|driver| driver::is_in_use(driver)) {
+        return Some(Bypass::Elsewhere(path_of(module)));
+    }
+    let mut found = None;
+    elf::with_modules(|modules| {
+        let is_driver = |module: &&Module| module.soname() == Some(libcuda::NAME);
+        if let Some(driver) = modules.iter().find(is_driver) {
+            let mut callers = modules.iter().filter(|module| !is_cudas(module));
+            let bypass = callers.find_map(|module| bypass_of(module, modules));
+            found = bypass.map(|bypass| (bypass, *driver));
+        }
+    });
+    let (bypass, driver) = found?;
+    driver::is_in_use(&driver).then_some(bypass)
+}
+
+/// By what the calls of `module` come past the library.
+fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
+    if modules::is_left_alone(module) {
+        return None;
+    }
+    let front = FRONT_DLSYM.load(Ordering::Acquire).addr();
+    let mut found = None;
+    module.each_slot(
+        |name| name == c"dlsym" || role_of(name).is_some(),
+        |slot| {
+            let value = slot.place.load(Ordering::Relaxed);
+            let owner = modules.iter().position(|other| other.contains(value));
+            let Some(owner) = owner.map(|owner| (owner, &modules[owner])) else {
+                return;
+            };
+            // One that is not bound yet has not been called.
+            if found.is_some() || owner.1.start == module.start || resolve::is_us(owner.1) {
+                return;
+            }
+            let is_look_up = slot.name == c"dlsym";
+            let is_before = resolve::comes_before_us(value);
+            if !is_look_up && is_cudas(owner.1) {
+                found = Some(Bypass::Direct(path_of(module), path_of(owner.1)));
+            } else if is_before && !activity::has_been_touched() && (!is_look_up || value == front)
+            {
+                found = Some(Bypass::InFront(path_of(owner.1)));
+            }
+        },
+    );
+    found
+}
+
+/// Whether the module is the driver, or a runtime.
+fn is_cudas(module: &Module) -> bool {
+    let name = module
+        .soname()
+        .map_or(module.file_name(), |soname| soname.to_bytes());
+    [&b"libcuda.so"[..], b"libcudart.so"]
+        .iter()
+        .any(|cudas| name.starts_with(cudas))
+}
+
+/// What a user knows the module by.
+fn path_of(module: &Module) -> String {
+    let path = module.path().to_string_lossy().into_owned();
+    let of_program = || {
+        let file = Maps::read()
+            .ok()?
+            .file_at(module.start)
+            .map(PathBuf::from)?;
+        Some(file.display().to_string())
+    };
+    match path.is_empty() {
+        true => of_program().unwrap_or_else(|| "the program".to_owned()),
+        false => path,
+    }
+}

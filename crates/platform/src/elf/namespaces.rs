@@ -1,0 +1,89 @@
+//! Modules that were loaded into namespaces of their own (`dlmopen`), which no walk comes by: the loader tells a debugger of
+//! them.
+
+use core::ffi::{CStr, c_char, c_int};
+
+use libc::{Elf64_Ehdr, dl_phdr_info};
+
+use super::{Description, Module, walk};
+use crate::peek;
+
+const DT_DEBUG: i64 = 21;
+/// From this version on the loader's description leads to those of further namespaces.
+const HAS_NEXT: c_int = 2;
+
+/// As `r_debug_extended` of the loader's `link.h`.
+#[repr(C)]
+struct Namespace {
+    version: c_int,
+    modules: *const Link,
+    breakpoint: usize,
+    state: c_int,
+    loader: usize,
+    next: *const Namespace,
+}
+
+/// The public part of a `link_map`.
+#[repr(C)]
+struct Link {
+    base: usize,
+    path: *const c_char,
+    dynamic: usize,
+    next: *const Link,
+}
+
+/// Visits the modules outside the namespace that the process started with whose file is called as `is_wanted` says. None of
+/// them is unloaded meanwhile. Without glibc 2.35 none is known.
+pub fn each_elsewhere(is_wanted: impl Fn(&[u8]) -> bool, mut visit: impl FnMut(&Module)) {
+    // The loader's lock for the walk is one for all namespaces.
+    walk(|program| {
+        let mut first = 0;
+        program.each_dynamic(|tag, value| {
+            if tag == DT_DEBUG {
+                first = value;
+            }
+        });
+        // SAFETY: the loader's description of the first namespace, which it keeps for debuggers, or null.
+        let first = unsafe { core::ptr::with_exposed_provenance::<Namespace>(first).as_ref() };
+        let mut namespace = first.filter(|first| first.version >= HAS_NEXT);
+        while let Some(this) = namespace {
+            // SAFETY: the list of the loader's descriptions, which it only adds to; the last has a null.
+            namespace = unsafe { this.next.as_ref() };
+            let Some(next) = namespace else { break };
+            // SAFETY: the list of modules changes under the loader's lock alone, which this walk has.
+            let mut link = unsafe { next.modules.as_ref() };
+            while let Some(this) = link {
+                // SAFETY: as before.
+                link = unsafe { this.next.as_ref() };
+                // SAFETY: the loader keeps the terminated name as long as the module.
+                let path = unsafe { (!this.path.is_null()).then(|| CStr::from_ptr(this.path)) };
+                let name = path.map_or(&[][..], CStr::to_bytes);
+                let name = name.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+                if is_wanted(name)
+                    && let Some(module) = described(this)
+                {
+                    visit(&module);
+                }
+            }
+        }
+        true
+    });
+}
+
+/// The module of a link whose file's header is mapped in front of all else, as that of a shared library is.
+fn described(link: &Link) -> Option<Module> {
+    let mut header = [0; size_of::<Elf64_Ehdr>()];
+    peek::copy(link.base, &mut header)?;
+    // SAFETY: so many bytes; any are a header.
+    let header = unsafe { header.as_ptr().cast::<Elf64_Ehdr>().read_unaligned() };
+    if !header.e_ident.starts_with(b"\x7fELF") {
+        return None;
+    }
+    // SAFETY: all of its fields may be null or 0.
+    let mut info = unsafe { core::mem::zeroed::<dl_phdr_info>() };
+    info.dlpi_addr = link.base as u64;
+    info.dlpi_name = link.path;
+    info.dlpi_phdr = core::ptr::with_exposed_provenance(link.base + header.e_phoff as usize);
+    info.dlpi_phnum = header.e_phnum;
+    Module::new(Description(&info))
+}

@@ -1,0 +1,14 @@
+/* Starts a program that may not make memory executable which was writable, as MemoryDenyWriteExecute=yes of systemd does. */
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+int main(int count, char **words)
+{
+    (void)count;
+    if (prctl(65, 1, 0, 0, 0) != 0)
+        return 77; /* an older kernel */
+    execv(words[1], words + 1);
+    perror(words[1]);
+    return 9;
+}

@@ -1,0 +1,7 @@
+/* What an upgrade replaces. */
+int replaced_step(void);
+
+int replaced_step(void)
+{
+    return 7;
+}
