@@ -34,5 +34,8 @@ pub fn start(is_attached: bool) {
     // One that is attached waits for Python when all else is done.
     if !is_attached {
         python::start();
+        if settings.is_some_and(has_work) {
+            intercept::bypass::await_look_up();
+        }
     }
 }

@@ -3,16 +3,19 @@
 //! A preload is in front of what the loader binds in the namespace that the process started with, and of nothing else.
 
 use core::fmt;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::PathBuf;
 
 use tllmprof_platform::driver;
 use tllmprof_platform::elf::{self, Module};
 use tllmprof_platform::libcuda;
+use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::maps::Maps;
 use tllmprof_platform::modules;
+use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
+use tllmprof_platform::system;
 use tllmprof_session::{self as session, activity};
 
 use super::dlsym::{FRONT_DLSYM, role_of};
@@ -49,9 +52,51 @@ impl fmt::Display for Bypass {
     }
 }
 
-/// The process ends, and not one call was counted: says it where CUDA was used all the same.
+lifecycle::global! {
+    stage: Doors;
+
+    /// The end of the process has been seen.
+    #[fork(reset)]
+    #[exit = "set first: it is looked at once"]
+    static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+}
+
+lifecycle::global! {
+    /// The next look-up is to register the end, and nobody else watches look-ups.
+    #[fork(keep = "as the parent's")]
+    static WAITS: AtomicBool = AtomicBool::new(false);
+    #[fork(keep = "as the parent's")]
+    static IS_ALONE: AtomicBool = AtomicBool::new(false);
+}
+
+/// Has the next look-up register a handler for the end of the process. One of the library's constructor would run after all
+/// destructors, when a driver in another namespace has ended.
+pub fn await_look_up() {
+    let is_watched = modules::ARE_WATCHED.swap(true, Ordering::AcqRel);
+    IS_ALONE.store(!is_watched, Ordering::Relaxed);
+    WAITS.store(true, Ordering::Release);
+}
+
+/// Something is looked up; whether the look-ups are watched for others, too.
+pub fn is_looked_up() -> bool {
+    if !WAITS.swap(false, Ordering::AcqRel) {
+        return true;
+    }
+    system::at_exit(ends);
+    let is_alone = IS_ALONE.load(Ordering::Relaxed);
+    if is_alone {
+        modules::ARE_WATCHED.store(false, Ordering::Release);
+    }
+    !is_alone
+}
+
+extern "C" fn ends() {
+    contained((), report_uncounted);
+}
+
+/// The process ends, and not one call was counted: says it where CUDA was used all the same. Once.
 pub fn report_uncounted() {
-    if !activity::is_asked() || session::has_begun() {
+    if !activity::is_asked() || session::has_begun() || HAS_ENDED.swap(true, Ordering::AcqRel) {
         return;
     }
     let Some(settings) = activity::settings() else {

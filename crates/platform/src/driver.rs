@@ -10,6 +10,7 @@ mod tests;
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use std::path::Path;
 
 use crate::elf::Module;
 use crate::function;
@@ -17,6 +18,7 @@ use crate::libcuda::functions;
 use crate::lifecycle;
 use crate::lifecycle::attic;
 use crate::log;
+use crate::maps::Maps;
 use tllmprof_sync::Published;
 
 type Context = *mut c_void;
@@ -62,8 +64,8 @@ pub fn is_loaded() -> bool {
     Driver::is_known()
 }
 
-/// Whether `driver`, which may be another one than the process's, works for the process or has done so: a thread or a device has
-/// a context, or the driver has ended after it was initialised.
+/// Whether `driver`, which may be another one than the process's, works for the process or has done so: the calling thread or a
+/// device has a context, or the driver has ended and the memory of one is still mapped.
 pub fn is_in_use(driver: &Module) -> bool {
     type Current = extern "C" fn(&mut Context) -> Status;
     type Count = extern "C" fn(&mut c_int) -> Status;
@@ -82,7 +84,8 @@ pub fn is_in_use(driver: &Module) -> bool {
     };
     let mut context = core::ptr::null_mut();
     match current(&mut context) {
-        DEINITIALIZED => true,
+        // It says so also where it was loaded and left alone; a context alone has this mapped.
+        DEINITIALIZED => Maps::read().is_ok_and(|maps| maps.has_file(Path::new("/dev/nvidia-uvm"))),
         SUCCESS if context.is_null() => {
             let mut devices = 0;
             let is_active = |device| {

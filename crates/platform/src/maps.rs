@@ -58,6 +58,13 @@ impl Maps {
         self.at(address)?.path.as_deref()
     }
 
+    /// Whether a file of this path is mapped anywhere.
+    pub fn has_file(&self, path: &Path) -> bool {
+        self.0
+            .iter()
+            .any(|mapping| mapping.path.as_deref() == Some(path))
+    }
+
     /// Whether the file that is mapped at `address` has been deleted since, or another one took its name.
     pub fn is_deleted_at(&self, address: usize) -> bool {
         self.file_at(address)
@@ -153,6 +160,8 @@ mod tests {
             (173_521, false)
         );
         assert!(maps.is_deleted_at(0x65_1000), "by the kernel's word");
+        let has = |path| maps.has_file(Path::new(path));
+        assert!(has("/usr/bin/a file") && !has("/usr/bin/a"));
         let data = maps.at(0x65_1000).unwrap();
         assert!(data.is_writable && !data.is_executable);
         assert!(

@@ -148,7 +148,7 @@ fn seek_engine() {
 
 /// Looks at modules that have come and gone, if any have.
 pub fn look() {
-    if !ARE_WATCHED.load(Ordering::Acquire) {
+    if !ARE_WATCHED.load(Ordering::Acquire) || !crate::bypass::is_looked_up() {
         return;
     }
     crate::attached::look();
