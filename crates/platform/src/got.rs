@@ -189,7 +189,7 @@ mod tests {
             panic!("{:?}", slots(name));
         };
         let to = other as *const () as usize;
-        assert!(redirect(&us(), &[Redirect { name, to }]));
+        assert_eq!(redirect(&us(), &[Redirect { name, to }]), Ok(true));
         assert_eq!((parent(), slots(name)), (42, vec![to]));
         let maps = Maps::read().unwrap();
         assert!(is_relocated(&us(), &maps), "the slots are read-only again");
@@ -211,7 +211,7 @@ mod tests {
     fn what_a_module_does_not_call_has_no_slot() {
         let _pages = PAGES.lock();
         let name = c"no_such_function";
-        assert!(!redirect(&us(), &[Redirect { name, to: 0 }]));
+        assert_eq!(redirect(&us(), &[Redirect { name, to: 0 }]), Ok(false));
         let nowhere = |_: &CStr, _| Some(0);
         assert_eq!(lead(&us(), |slot| slot == name, nowhere), Some(0));
         let left = |_: &CStr, _| None;
