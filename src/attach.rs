@@ -78,7 +78,7 @@ unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
         next = unsafe { next.add(text.count_bytes() + 1) };
     }
     contained(FAILED, || {
-        let _own = OwnThread::new();
+        let _own = OwnThread::passing();
         let mut answer = FAILED;
         uncounted(&mut || answer = start(&given));
         answer
@@ -135,6 +135,7 @@ fn start(variables: &[Vec<u8>]) -> c_int {
 fn hooks() -> Vec<Hook> {
     let all = tllmprof_intercept::look_ups().into_iter();
     let all = all.chain(crate::libc_hooks::all());
+    let all = all.chain(crate::filter_hooks::all());
     all.filter_map(|(name, real)| Hook::of(name, real.addr()))
         .collect()
 }

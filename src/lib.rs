@@ -33,8 +33,10 @@
 
 mod attach;
 mod exports;
+mod filter_hooks;
 mod libc_hooks;
 mod starting;
+mod system_calls;
 mod unwinder;
 
 // For its symbols, which the linker looks for.
@@ -95,6 +97,8 @@ fn constructor() {
     contained((), || {
         intercept::start();
         libc_hooks::find_real();
+        filter_hooks::find_real();
+        system_calls::find_own();
         if activity::is_asked() && !attach::is_under_way() {
             starting::start(false);
         } else {

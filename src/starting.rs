@@ -2,7 +2,7 @@
 
 use tllmprof_config::Settings;
 use tllmprof_intercept as intercept;
-use tllmprof_platform::{injection, internal_error, lifecycle, log};
+use tllmprof_platform::{injection, internal_error, lifecycle, log, own_threads};
 use tllmprof_python as python;
 use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
@@ -11,6 +11,9 @@ use tllmprof_session::activity;
 /// A variable of ours is set. `is_attached`: by whoever attached the library to a process that runs.
 pub fn start(is_attached: bool) {
     log::start();
+    if !is_attached {
+        own_threads::watch_main_thread();
+    }
     internal_error::start();
     let settings = activity::settings();
     if let Some(settings) = settings {

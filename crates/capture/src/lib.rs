@@ -27,7 +27,7 @@ use tllmprof_platform::driver::Driver;
 use tllmprof_platform::injection;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
-use tllmprof_session::{Facts, Place};
+use tllmprof_session::{End, Facts, Place};
 use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::Edge as Switched;
 use tllmprof_steps::window::Point;
@@ -309,10 +309,11 @@ impl tllmprof_session::Sink for Profilers {
         switch(place, edge);
     }
 
-    fn ends(&self, iterations: u64, capturing: bool) {
+    fn ends(&self, iterations: u64, capturing: bool, by: End) {
         if let Some(mut state) = STATE.lock_for(LAST) {
             state.ended = Some(Instant::now());
-            state.parts.is_cut = recorder::open_iteration().is_some_and(|open| open < iterations);
+            let is_cut = recorder::open_iteration().is_some_and(|open| open < iterations);
+            state.parts.cut_by = is_cut.then_some(by);
         }
         add_ons().for_each(|add_on| add_on.process_ends());
         cupti::finish(iterations, capturing);
@@ -336,8 +337,8 @@ impl tllmprof_session::Sink for Profilers {
         });
     }
 
-    fn main_thread_leaves(&self) {
-        worker::main_thread_leaves();
+    fn ends_threads(&self) {
+        worker::ends();
     }
 }
 

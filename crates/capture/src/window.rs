@@ -8,7 +8,7 @@ use tllmprof_config::{KernelSamples, Settings, Window};
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
-use tllmprof_session::Place;
+use tllmprof_session::{End, Place};
 use tllmprof_steps::window::Taken;
 
 use super::add_on::add_ons;
@@ -53,8 +53,8 @@ pub struct Parts {
     pub count: u64,
     pub iterations: u64,
     pub elapsed: Duration,
-    /// The end of the process cut its last iteration off, which the record's figures leave out.
-    pub is_cut: bool,
+    /// This cut its last iteration off, which the record's figures leave out.
+    pub cut_by: Option<End>,
 }
 
 impl fmt::Display for Parts {
@@ -65,9 +65,9 @@ impl fmt::Display for Parts {
         if self.count > 1 {
             write!(f, ", in {} parts", self.count)?;
         }
-        match self.is_cut {
-            true => f.write_str(", the last cut off by the end of the process"),
-            false => Ok(()),
+        match self.cut_by {
+            Some(end) => write!(f, ", the last cut off by {end}"),
+            None => Ok(()),
         }
     }
 }
@@ -81,7 +81,7 @@ impl Capture {
                 count: 0,
                 iterations: 0,
                 elapsed: Duration::ZERO,
-                is_cut: false,
+                cut_by: None,
             },
             drains: true,
             settings: None,

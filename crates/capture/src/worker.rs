@@ -16,12 +16,11 @@ use once_cell::race::OnceBox;
 
 use tllmprof_platform::driver::Driver;
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::own_threads::{self, OwnThread};
+use tllmprof_platform::own_threads::{self, Kind, OwnThread};
 use tllmprof_platform::panics::contained;
-use tllmprof_platform::system::{name_thread, start_thread, without_signals};
+use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
-use tllmprof_sync::wait;
-use tllmprof_sync::wake;
+use tllmprof_sync::{wait, wait_until_woken, wake};
 
 /// What the worker can do.
 #[derive(Clone, Copy)]
@@ -60,8 +59,10 @@ const CLOSING: u32 = 3;
 const CLOSING_AFTER_DRAIN: u32 = 4;
 const MAKING_ROOM: u32 = 5;
 const MAKING_EVENTS: u32 = 6;
+/// The thread is to end.
+const ENDING: u32 = 7;
 /// And what of CUPTI's.
-const CUPTI: u32 = 7;
+const CUPTI: u32 = 8;
 
 lifecycle::global! {
     stage: Sinks;
@@ -79,14 +80,21 @@ lifecycle::global! {
     static DO: OnceBox<fn(Job)> = OnceBox::new();
 }
 
-/// How often the worker looks whether it is alone, and how often once the main thread is known to
-/// have left.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often the worker looks whether it is alone, once the main thread has left.
 const LOOK_CLOSELY: Duration = Duration::from_millis(5);
-/// The main thread is ending, and not by the end of the process.
-pub fn main_thread_leaves() {
-    own_threads::main_thread_leaves();
+
+/// Wakes all that sleep for the word: the worker, to look whether it is alone.
+fn wake_all() {
     wake(&WORD, i32::MAX);
+}
+
+/// Has the worker end, if it has nothing to do. Waits for nothing.
+pub fn ends() {
+    let is_idle = WORD.compare_exchange(ASLEEP, ENDING, Ordering::AcqRel, Ordering::Relaxed);
+    if is_idle.is_ok() {
+        own_threads::ends(Kind::Worker);
+        wake_all();
+    }
 }
 
 /// A profiler's code runs on this stack, too.
@@ -101,15 +109,14 @@ pub fn start(act: fn(Job)) {
     {
         return;
     }
-    // It runs none of the host's signal handlers.
-    if !without_signals(|| start_thread(STACK, main)) {
+    if !own_threads::start(Kind::Worker, STACK, main) {
         WORD.store(NO_THREAD, Ordering::Release);
     }
 }
 
 /// Whether there is a worker.
 pub fn is_there() -> bool {
-    WORD.load(Ordering::Acquire) != NO_THREAD
+    !matches!(WORD.load(Ordering::Acquire), NO_THREAD | ENDING)
 }
 
 impl Job {
@@ -162,12 +169,12 @@ pub fn run(job: Job, patience: Duration) -> bool {
     loop {
         match WORD.compare_exchange(ASLEEP, code, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => break,
-            Err(NO_THREAD) => return false,
+            Err(NO_THREAD | ENDING) => return false,
             Err(busy) if !sleep(busy, deadline) => return false,
             Err(_) => {}
         }
     }
-    wake(&WORD, i32::MAX);
+    wake_all();
     while WORD.load(Ordering::Acquire) == code {
         if !sleep(code, deadline) {
             return false;
@@ -182,7 +189,7 @@ pub fn await_rest(patience: Duration) -> bool {
     loop {
         match WORD.load(Ordering::Acquire) {
             ASLEEP => return true,
-            NO_THREAD => return false,
+            NO_THREAD | ENDING => return false,
             busy if !sleep(busy, deadline) => return false,
             _ => {}
         }
@@ -195,7 +202,7 @@ pub fn ask_for_room() -> bool {
         .compare_exchange(ASLEEP, MAKING_ROOM, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok();
     if asked {
-        wake(&WORD, i32::MAX);
+        wake_all();
     }
     asked
 }
@@ -211,7 +218,7 @@ fn sleep(code: u32, deadline: Instant) -> bool {
 
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
-        let _own = OwnThread::new();
+        let _own = OwnThread::new(Kind::Worker, &(wake_all as fn()));
         name_thread(c"tllmprof");
         uncounted(&mut work);
     });
@@ -221,9 +228,15 @@ extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
 fn work() {
     loop {
         let code = WORD.load(Ordering::Acquire);
+        if code == ENDING {
+            WORD.store(NO_THREAD, Ordering::Release);
+            return;
+        }
         if code == ASLEEP {
-            let left = own_threads::main_thread_has_left();
-            wait(&WORD, ASLEEP, if left { LOOK_CLOSELY } else { LOOK });
+            match own_threads::look_after(LOOK_CLOSELY) {
+                Some(patience) => wait(&WORD, ASLEEP, patience),
+                None => wait_until_woken(&WORD, ASLEEP),
+            }
             if WORD.load(Ordering::Acquire) == ASLEEP && own_threads::are_alone() {
                 // As the last thread to return, this one ends the process.
                 WORD.store(NO_THREAD, Ordering::Release);
@@ -241,7 +254,7 @@ fn work() {
             _ => contained((), tllmprof_recorder::make_room),
         }
         WORD.store(ASLEEP, Ordering::Release);
-        wake(&WORD, i32::MAX);
+        wake_all();
     }
 }
 
@@ -268,7 +281,7 @@ mod tests {
         let codes = jobs.map(Job::code);
         let again = codes.map(|code| Job::of(code).map(Job::code));
         assert_eq!(again, codes.map(Some));
-        for code in [NO_THREAD, ASLEEP, MAKING_ROOM, CUPTI + 4] {
+        for code in [NO_THREAD, ASLEEP, MAKING_ROOM, ENDING, CUPTI + 4] {
             assert!(Job::of(code).is_none() && !codes.contains(&code));
         }
     }

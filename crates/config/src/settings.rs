@@ -98,15 +98,22 @@ pub struct Settings {
     pub run: Option<RunId>,
     /// Whether windows can be asked for while the process runs.
     pub control: Control,
+    /// Windows open, too, once the program has installed a filter for system calls.
+    pub after_seccomp: bool,
 }
 
 impl Settings {
     /// Whether any window may open: one that is planned, is asked for or opens by itself.
     #[must_use]
     pub fn may_open_windows(&self) -> bool {
+        self.may_open_unplanned_windows() || !self.windows.is_empty()
+    }
+
+    /// Whether any may open that is asked for while the process runs or opens by itself.
+    #[must_use]
+    pub fn may_open_unplanned_windows(&self) -> bool {
         let is_sampled = self.kernels.and_then(Kernels::samples).is_some();
-        let by_itself = self.when.is_some() || is_sampled;
-        by_itself || !self.windows.is_empty() || self.control.is_on()
+        self.when.is_some() || is_sampled || self.control.is_on()
     }
 
     /// The settings that an environment gives.
@@ -238,6 +245,7 @@ impl Settings {
                 .set(RUN_VARIABLE, RunId::parse)?
                 .or_else(|| RunId::of_job(&env.get)),
             control,
+            after_seccomp: env.flag("TLLMPROF_AFTER_SECCOMP", false)?,
         })
     }
 }

@@ -186,6 +186,11 @@ pub const VARIABLES: &[Variable] = &[
         "listen to tllmprof ps, capture and stop: 1, the folder of the socket, or 0 (default; 1 with tllmprof run)",
     ),
     variable(
+        "TLLMPROF_AFTER_SECCOMP",
+        "1: windows open, too, once the program has installed a filter for system calls (seccomp) that allows what they need; \
+         default 0: the library makes no system call from then on",
+    ),
+    variable(
         "TLLMPROF_LOG",
         "log level on standard error: off, error, warn, info or debug; default info",
     ),

@@ -55,6 +55,9 @@ fn record_calls() {
 
 /// Modules may have gone: what is known of them is forgotten.
 pub fn modules_have_gone() {
+    if tllmprof_platform::lifecycle::is_filtered() {
+        return;
+    }
     export::forget_unloaded();
     named::look();
 }

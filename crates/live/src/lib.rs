@@ -5,12 +5,14 @@
 //! ```
 //!
 //! A process that uses no CUDA has neither the thread nor the socket. The thread runs none of the host's signal
-//! handlers, holds none of its locks, and keeps the process from ending no longer than a second. What it is asked is
+//! handlers, holds none of its locks, and keeps the process from ending no longer than a second. Where nobody is connected
+//! it sleeps in one system call without a limit. What it is asked is
 //! bounded in every way: length of a line, clients, their time. [`socket`] has the descriptors, [`folder`] says where
 //! the socket lies, [`clients`] read and write lines, [`captures`] follow a window from the request to its end.
 
 mod captures;
 mod clients;
+mod end;
 mod folder;
 mod server;
 mod socket;
@@ -22,9 +24,9 @@ use std::path::PathBuf;
 
 use tllmprof_config::{Control, Settings};
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::own_threads::OwnThread;
+use tllmprof_platform::own_threads::{self, Kind, OwnThread};
 use tllmprof_platform::panics::contained;
-use tllmprof_platform::system::{name_thread, start_thread, without_signals};
+use tllmprof_platform::system::name_thread;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_session::Listener;
 use tllmprof_sync::Published;
@@ -63,19 +65,28 @@ impl Listener for ControlSocket {
             host: tllmprof_recorder::host_name(),
         };
         SURROUNDINGS.set(Some(Box::leak(Box::new(surroundings))));
-        if !without_signals(|| start_thread(STACK, main)) {
+        if !own_threads::start(Kind::Live, STACK, main) {
             HAS_THREAD.store(false, Ordering::Release);
         }
     }
 
     fn ends(&self) {
+        end::ask();
+        if HAS_THREAD.load(Ordering::Acquire) && socket::hang_up() {
+            own_threads::ends(Kind::Live);
+        }
         socket::remove();
     }
 }
 
+/// The main thread leaves: the thread has to look, from now on, whether it is alone.
+fn wake() {
+    socket::hang_up();
+}
+
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
-        let _own = OwnThread::new();
+        let _own = OwnThread::new(Kind::Live, &(wake as fn()));
         name_thread(c"tllmprof-live");
         if let Some(surroundings) = SURROUNDINGS.get() {
             uncounted(&mut || server::run(surroundings));

@@ -14,11 +14,13 @@ use tllmprof_session::live::{self, Wanted};
 
 use crate::captures::{Action, Watch};
 use crate::clients::Client;
+use crate::end;
 use crate::folder;
 use crate::socket::{self, MOST, Socket};
 use crate::surroundings::Surroundings;
 
-/// How often the thread looks whether it is alone, where nothing happens.
+/// How often the thread looks whether clients have been silent for too long, and whether it is alone once the main thread
+/// has left.
 const LOOK: Duration = Duration::from_secs(1);
 /// How often it looks how far a window is.
 const FOLLOW: Duration = Duration::from_millis(10);
@@ -39,6 +41,9 @@ struct Server {
 /// Listens for as long as the process has other threads.
 pub fn run(surroundings: &'static Surroundings) {
     for _ in 0..MAKINGS {
+        if end::is_asked() {
+            return;
+        }
         let Some(listener) = listen(surroundings) else {
             return;
         };
@@ -86,10 +91,15 @@ impl Server {
     /// Whether the socket is to be made anew.
     fn serve(mut self) -> bool {
         loop {
+            // Whoever asks for that from here on finds the socket, and wakes this thread.
+            if end::is_asked() {
+                return false;
+            }
             let patience = match &self.watch {
-                Some(_) => FOLLOW,
-                None if self.clients.iter().any(Client::has_line) => REST,
-                None => LOOK,
+                Some(_) => Some(FOLLOW),
+                None if self.clients.iter().any(Client::has_line) => Some(REST),
+                None if !self.clients.is_empty() => Some(LOOK),
+                None => own_threads::look_after(LOOK),
             };
             let mut sockets = vec![(&self.listener, false)];
             sockets.extend(
@@ -97,11 +107,12 @@ impl Server {
                     .iter()
                     .map(|client| (client.socket(), client.has_more())),
             );
-            let ready = socket::wait(&sockets, patience);
-            if own_threads::are_alone() {
+            let (ready, has_hung_up) = socket::wait(&sockets, patience);
+            if end::is_asked() || own_threads::are_alone() {
                 return false;
             }
-            if !self.listener.is_own() {
+            // Another process, or the host, has closed it, or the thread was woken.
+            if has_hung_up || !self.listener.is_own() {
                 return true;
             }
             let mut has_worked = false;

@@ -3,6 +3,7 @@
 
 use core::ffi::c_int;
 use core::mem::{ManuallyDrop, MaybeUninit, size_of};
+use core::sync::atomic::{AtomicI32, Ordering};
 use core::time::Duration;
 use std::ffi::CString;
 use std::io;
@@ -22,6 +23,8 @@ const BACKLOG: c_int = 16;
 pub const MOST: usize = 9;
 /// How long the end of the process waits for the thread that makes the socket's file.
 const ENDING: Duration = Duration::from_secs(1);
+/// How long the end of the process waits for the table.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// A number, and the inode by which it is known again; -1 for none.
 #[derive(Clone, Copy)]
@@ -54,6 +57,9 @@ lifecycle::global! {
     #[fork(by = close_in_child)]
     #[exec = "the descriptors are closed"]
     static OPEN: Lock<[Entry; MOST]> = Lock::new([NONE; MOST]);
+    /// The number of the listening socket, -1 for none.
+    #[fork(reset)]
+    static LISTENER: AtomicI32 = AtomicI32::new(-1);
     /// The child has its own. Held while the file is made and while it is removed: the end of the process removes a
     /// file that is there, or none is made.
     #[fork(reset)]
@@ -66,6 +72,18 @@ lifecycle::at_fork! {
     stage: lifecycle::Stage::Sinks,
     before: || OPEN.hold_over_fork(),
     parent: || OPEN.release_after_fork(),
+}
+
+/// Wakes the thread that waits for clients, for good: the listening socket takes none any more. Whether it was there.
+pub fn hang_up() -> bool {
+    let listener = LISTENER.load(Ordering::SeqCst);
+    let Some(open) = OPEN.lock_for(PATIENCE) else {
+        return false;
+    };
+    let listens = |entry: &&Entry| entry.number == listener && is_still(**entry);
+    let is_there = listener >= 0 && open.iter().any(|entry| listens(&entry));
+    // SAFETY: the descriptor is ours, as its inode shows.
+    is_there && unsafe { libc::shutdown(listener, libc::SHUT_RDWR) == 0 }
 }
 
 /// The parent's connections are the parent's.
@@ -174,6 +192,7 @@ impl Socket {
         }
         let inode = inode_at(&text).unwrap_or(0);
         *name = Name::Made { path: text, inode };
+        LISTENER.store(socket.0.number, Ordering::SeqCst);
         Ok(Some(socket))
     }
 
@@ -278,8 +297,8 @@ fn moved(result: isize) -> Moved {
 }
 
 /// Waits until one of the sockets has something to read, or room for what is to be written (`true`), for `patience` at
-/// most. Which of them have, as bits.
-pub fn wait(sockets: &[(&Socket, bool)], patience: Duration) -> u64 {
+/// most. Which of them have, as bits; and whether the first hung up.
+pub fn wait(sockets: &[(&Socket, bool)], patience: Option<Duration>) -> (u64, bool) {
     let mut all = [libc::pollfd {
         fd: -1,
         events: 0,
@@ -290,11 +309,13 @@ pub fn wait(sockets: &[(&Socket, bool)], patience: Duration) -> u64 {
         poll.events = libc::POLLIN | if *writes { libc::POLLOUT } else { 0 };
     }
     let count = sockets.len().min(MOST) as libc::nfds_t;
-    let patience = c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
+    let limit = |patience: Duration| c_int::try_from(patience.as_millis()).unwrap_or(c_int::MAX);
+    let patience = patience.map_or(-1, limit);
     // SAFETY: the kernel writes to the array, which has at least so many.
     unsafe { libc::poll(all.as_mut_ptr(), count, patience) };
     let is_ready = |(place, poll): (usize, &libc::pollfd)| u64::from(poll.revents != 0) << place;
-    all.iter().enumerate().map(is_ready).sum()
+    let ready = all.iter().enumerate().map(is_ready).sum();
+    (ready, all[0].revents & libc::POLLHUP != 0)
 }
 
 fn inode_at(path: &CString) -> Option<u64> {

@@ -20,23 +20,40 @@ pub fn is_there() -> bool {
 
 /// Whether a variable is set whose name `is_meant`. Calls nothing of the host's.
 pub fn has(is_meant: impl Fn(&[u8]) -> bool) -> bool {
+    let name =
+        |entry: &[u8]| is_meant(entry.split(|&byte| byte == b'=').next().unwrap_or_default());
+    !find(name).is_null()
+}
+
+/// The value of a variable, as `getenv` gives it; null for none.
+pub fn value(name: &[u8]) -> *const c_char {
+    let is_it = |entry: &[u8]| {
+        entry
+            .strip_prefix(name)
+            .is_some_and(|rest| rest.starts_with(b"="))
+    };
+    let entry = find(is_it);
+    if entry.is_null() {
+        return entry;
+    }
+    // SAFETY: the entry is longer than the name and the sign behind it.
+    unsafe { entry.add(name.len() + 1) }
+}
+
+/// The first entry of the environment that `is_it`; null for none.
+fn find(is_it: impl Fn(&[u8]) -> bool) -> *const c_char {
     // SAFETY: the host's list ends with a null, and its entries are terminated strings. The word
     // that leads to it is aligned, and libc itself reads it as a whole.
     unsafe {
         let mut entry = environ.load(Ordering::Acquire);
         while !entry.is_null() && !(*entry).is_null() {
-            let bytes = CStr::from_ptr(*entry).to_bytes();
-            if bytes
-                .split(|&byte| byte == b'=')
-                .next()
-                .is_some_and(&is_meant)
-            {
-                return true;
+            if is_it(CStr::from_ptr(*entry).to_bytes()) {
+                return *entry;
             }
             entry = entry.add(1);
         }
     }
-    false
+    core::ptr::null()
 }
 
 /// Sets variables, each to a value or to none.

@@ -365,9 +365,24 @@ global! {
     /// passed through: the thread has our locks.
     #[fork(keep = "it is the forking thread's, which goes on in the child")]
     static HAS_ENTERED: AtomicBool = AtomicBool::new(false);
+    /// The library makes no system calls any more.
+    #[fork(keep = "a child has its parent's filters")]
+    static IS_FILTERED: AtomicBool = AtomicBool::new(false);
     /// Whether the process is a copy of another.
     #[fork(keep = "`in_child` sets it before the hooks")]
     static IS_CHILD: AtomicBool = AtomicBool::new(false);
+}
+
+/// The program installs a filter for system calls, which may end the process for any call that the program does not make
+/// itself: the library makes none from now on.
+pub fn filter_is_installed() {
+    IS_FILTERED.store(true, Ordering::Release);
+}
+
+/// Whether the library has to do without system calls.
+#[inline]
+pub fn is_filtered() -> bool {
+    IS_FILTERED.load(Ordering::Relaxed)
 }
 
 /// Whether the process is a forked child.
@@ -404,6 +419,9 @@ fn hooks(stage: Stage) -> impl Iterator<Item = &'static Hook> {
 }
 
 extern "C" fn before() {
+    if is_filtered() {
+        return;
+    }
     let _errno = Kept::new();
     let us = ids::thread();
     if FORKER
@@ -426,6 +444,9 @@ extern "C" fn before() {
 }
 
 extern "C" fn in_parent() {
+    if is_filtered() {
+        return;
+    }
     let _errno = Kept::new();
     if FORKER.load(Ordering::Acquire) != ids::thread() {
         return;
@@ -447,6 +468,9 @@ extern "C" fn in_parent() {
 
 /// The child starts anew: nothing counted, nothing open, one thread.
 extern "C" fn in_child() {
+    if is_filtered() {
+        return;
+    }
     let _errno = Kept::new();
     // SAFETY: the child of a fork has one thread.
     let alone = unsafe { OnlyThread::new() };

@@ -57,11 +57,17 @@ pub fn start() {
 /// until it runs another program: what it redirects is its own.
 pub fn redirected(new: i32) {
     // Where no line has been or will be written, no system call is made either.
-    let matters = new == 2 && STARTED.load(Ordering::Relaxed);
-    if matters && PROCESS.load(Ordering::Relaxed) == ids::process() {
+    let matters = new == 2 && STARTED.load(Ordering::Relaxed) && !lifecycle::is_filtered();
+    if matters && is_own_process() {
         let _errno = Kept::new();
         learn();
     }
+}
+
+/// Whether this is the process in which the library was started, or a copy that has its own memory: not a child that
+/// shares its parent's until it runs another program.
+pub fn is_own_process() -> bool {
+    PROCESS.load(Ordering::Relaxed) == ids::process()
 }
 
 fn learn() {
@@ -82,18 +88,16 @@ pub fn is_logged(level: Level) -> bool {
 
 /// Writes `tllmprof: ` and the message as one line.
 pub fn line(level: Level, message: fmt::Arguments<'_>) {
+    if lifecycle::is_filtered() {
+        return;
+    }
     start();
     let keeper = KEEPER.get().filter(|_| level <= Level::Warn);
     let is_shown = is_logged(level) && is_ours();
     if !is_shown && keeper.is_none() {
         return;
     }
-    let mut text = Text {
-        bytes: [0; LONGEST],
-        length: 0,
-    };
-    // Names in it are the program's. Text never fails; a longer message is cut.
-    let _ = write!(Printing(&mut text), "{PREFIX}{message}");
+    let text = Text::of(message);
     if let Some(keep) = keeper
         && let Ok(line) = str::from_utf8(&text.bytes[PREFIX.len()..text.length])
     {
@@ -102,8 +106,17 @@ pub fn line(level: Level, message: fmt::Arguments<'_>) {
     if !is_shown {
         return;
     }
-    text.bytes[text.length] = b'\n';
-    write_quietly(&text.bytes[..=text.length]);
+    write_quietly(text.line());
+}
+
+/// As [`line`], by no other system call than the one that writes: the process has a filter that may end it for others.
+pub fn line_by_one_call(level: Level, message: fmt::Arguments<'_>) {
+    if is_logged(level) {
+        let text = Text::of(message);
+        let line = text.line();
+        // SAFETY: the kernel reads the line.
+        unsafe { kernel::call(libc::SYS_write, [2, line.as_ptr().addr(), line.len()]) };
+    }
 }
 
 #[doc(hidden)]
@@ -134,6 +147,24 @@ pub use crate::__once as once;
 struct Text {
     bytes: [u8; LONGEST],
     length: usize,
+}
+
+impl Text {
+    fn of(message: fmt::Arguments<'_>) -> Self {
+        let mut text = Self {
+            bytes: [0; LONGEST],
+            length: 0,
+        };
+        // Names in it are the program's. Text never fails; a longer message is cut.
+        let _ = write!(Printing(&mut text), "{PREFIX}{message}");
+        text.bytes[text.length] = b'\n';
+        text
+    }
+
+    /// With the end of the line.
+    fn line(&self) -> &[u8] {
+        &self.bytes[..=self.length]
+    }
 }
 
 impl Write for Text {

@@ -88,7 +88,9 @@ pub fn of_c_library(name: &CStr) -> Option<*mut c_void> {
     elf::walk(|module| {
         let is_one = |soname: &CStr| {
             let soname = soname.to_bytes();
-            soname.starts_with(b"libc.so.") || soname.starts_with(b"libdl.so.")
+            // Before glibc 2.34 it was in more files.
+            let files: [&[u8]; 3] = [b"libc.so.", b"libdl.so.", b"libpthread.so."];
+            files.iter().any(|file| soname.starts_with(file))
         };
         if module.soname().is_some_and(is_one) {
             found = module.defines(name, None);

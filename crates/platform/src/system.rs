@@ -5,6 +5,8 @@ use core::mem::MaybeUninit;
 
 use tllmprof_sync::kernel;
 
+use crate::{function, resolve};
+
 /// A clock of the system.
 #[derive(Clone, Copy, Debug)]
 pub enum Clock {
@@ -28,7 +30,7 @@ fn nanoseconds_of(time: &libc::timespec) -> u64 {
     time.tv_sec.cast_unsigned() * 1_000_000_000 + time.tv_nsec.cast_unsigned()
 }
 
-/// Nanoseconds that the clock shows, by the C library, or by what the host has in its place.
+/// Nanoseconds that the clock shows. In the library the C library's own function says so, whoever stands in front of it.
 #[inline]
 pub fn nanoseconds(clock: Clock) -> u64 {
     let mut time = libc::timespec {
@@ -38,13 +40,6 @@ pub fn nanoseconds(clock: Clock) -> u64 {
     // SAFETY: writes the time to the local; these clocks are always there.
     unsafe { libc::clock_gettime(clock.id(), &raw mut time) };
     nanoseconds_of(&time)
-}
-
-/// Nanoseconds that the clock shows, by the kernel, whatever stands in for the C library's function. Slower than
-/// [`nanoseconds`].
-pub fn kernels_nanoseconds(clock: Clock) -> u64 {
-    // A filter may keep the system call from a process whose C library never makes it.
-    kernel::time(clock.id()).map_or_else(|| nanoseconds(clock), |time| nanoseconds_of(&time))
 }
 
 /// Nanoseconds of processor time that a thread of this process has had, up to now; none where there is no such thread.
@@ -92,9 +87,10 @@ pub fn used(ran: u64) -> Option<Used> {
 
 /// What the kernel calls the calling thread: up to 15 bytes, and zeros.
 pub fn thread_name() -> [u8; 16] {
-    let mut name = [0; 16];
+    let mut name = [0_u8; 16];
+    let arguments = [libc::PR_GET_NAME as usize, name.as_mut_ptr().addr()];
     // SAFETY: writes at most 16 bytes, the last of them 0, to the local.
-    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    unsafe { kernel::call(libc::SYS_prctl, arguments) };
     name
 }
 
@@ -121,17 +117,21 @@ pub fn at_exit(handler: extern "C" fn()) {
 /// mask; whether it did. `main` may be unwound, as by `pthread_exit`.
 ///
 /// Not `std::thread`: that looks functions up by name, which takes the loader's lock and changes what
-/// `dlerror` says, and it takes a thread key, without which it aborts.
+/// `dlerror` says, and it takes a thread key, without which it aborts. And by the C library's own function: another
+/// preload's may keep a list of the threads that it starts, and give it back while this one runs.
 pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mut c_void) -> bool {
-    // SAFETY: as pthread.h declares it, but for that `main` may be unwound, which the C library expects.
-    unsafe extern "C" {
-        fn pthread_create(
-            thread: *mut libc::pthread_t,
-            attributes: *const libc::pthread_attr_t,
-            main: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
-            argument: *mut c_void,
-        ) -> core::ffi::c_int;
-    }
+    /// As pthread.h declares it, but for that `main` may be unwound, which the C library expects.
+    type Create = unsafe extern "C" fn(
+        thread: *mut libc::pthread_t,
+        attributes: *const libc::pthread_attr_t,
+        main: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+        argument: *mut c_void,
+    ) -> core::ffi::c_int;
+    let found = resolve::of_c_library(c"pthread_create").unwrap_or_default();
+    // SAFETY: the C library's function of this name and type.
+    let Some(pthread_create) = (unsafe { function::at::<Create>(found) }) else {
+        return false;
+    };
     // SAFETY: the attributes are initialised before they are used and given back afterwards; the
     // thread takes no argument.
     unsafe {
@@ -153,8 +153,9 @@ pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mu
 
 /// Gives the calling thread a name, which the kernel cuts to 15 bytes.
 pub fn name_thread(name: &CStr) {
+    let arguments = [libc::PR_SET_NAME as usize, name.as_ptr().addr()];
     // SAFETY: a terminated string, which the kernel copies.
-    unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
+    unsafe { kernel::call(libc::SYS_prctl, arguments) };
 }
 
 /// Runs `act` with all signals kept from the calling thread, and from threads that it starts
@@ -204,7 +205,6 @@ mod tests {
         assert!(nanoseconds(Clock::Monotonic) >= since);
         let epoch = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         assert!(nanoseconds(Clock::Realtime).abs_diff(epoch.as_nanos() as u64) < 10_000_000_000);
-        assert!(kernels_nanoseconds(Clock::Monotonic) >= since);
     }
 
     #[test]

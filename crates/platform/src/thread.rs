@@ -86,6 +86,9 @@ lifecycle::global! {
     /// Its destructor runs when a thread ends that has a record.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+    /// What is called when the main thread ends, and not by the end of the process.
+    #[fork(keep = "a function of this library")]
+    static MAIN_THREAD_LEAVES: Published<fn()> = Published::none();
     /// What notifies each kind of part that its thread ends; none before there is one.
     #[fork(keep = "functions of this library")]
     static THREAD_ENDS: [Published<fn(&Record)>; KINDS] =
@@ -240,6 +243,21 @@ fn take() -> Option<&'static Record> {
     Some(record)
 }
 
+/// Has `leaves` called when the main thread ends, if that has made a call or is watched, and not by the end of the process.
+pub fn when_main_thread_leaves(leaves: &'static fn()) {
+    MAIN_THREAD_LEAVES.set(Some(leaves));
+}
+
+/// Has the calling thread's end noticed, though it makes no call; whether it will be.
+pub fn watch_end() -> bool {
+    let value = match current() {
+        Some(record) => from_ref(record).cast::<c_void>(),
+        None => from_ref(&KEY).cast(),
+    };
+    // SAFETY: the key has been made, and nobody reads what its value leads to.
+    key().is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
+}
+
 /// Makes a batch of records, of which the first is taken.
 fn more() -> Option<&'static Record> {
     let batch: &'static [Record] = pages::batch(BATCH)?;
@@ -262,8 +280,16 @@ fn more() -> Option<&'static Record> {
 fn key() -> Option<u32> {
     extern "C" fn ends(_: *mut c_void) {
         contained((), || {
+            if lifecycle::is_filtered() {
+                return;
+            }
             if let Some(record) = current() {
                 thread_ends(record);
+            }
+            if ids::process() == ids::thread() {
+                if let Some(leaves) = MAIN_THREAD_LEAVES.get() {
+                    leaves();
+                }
             }
         });
     }

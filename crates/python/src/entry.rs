@@ -36,9 +36,9 @@ lifecycle::global! {
     static INSIDE: AtomicU32 = AtomicU32::new(0);
 }
 
-/// Whether the interpreter is ending, or has ended.
+/// Whether the interpreter is ending, or has ended, or the library does nothing any more.
 pub fn is_closed() -> bool {
-    CLOSED.load(Ordering::Acquire)
+    CLOSED.load(Ordering::Acquire) || lifecycle::is_filtered()
 }
 
 /// Whether a thread is inside, or about to be, and so may need the GIL to go on: one that has it must

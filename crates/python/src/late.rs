@@ -140,7 +140,7 @@ impl Drop for Set {
 /// The thread. Nothing is caught around the wait for the GIL, in which the interpreter may end it.
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     let _under_way = Set(&UNDER_WAY);
-    let _own = OwnThread::new();
+    let _own = OwnThread::passing();
     name_thread(c"tllmprof-python");
     if let Some(api) = attached::api().filter(|api| is_served(api))
         && !entry::is_closed()

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_platform::lifecycle;
-use tllmprof_platform::system::{Clock, kernels_nanoseconds, nanoseconds};
+use tllmprof_platform::system::{Clock, nanoseconds};
 use tllmprof_record::{Anchor, ClockKind};
 
 use super::state::{Looks, look_for, looks_for};
@@ -90,12 +90,12 @@ fn anchor_by(ticks: impl Fn() -> u64) -> Anchor {
     const TRIES: usize = 4;
     let once = || {
         let before = ticks();
-        let monotonic_ns = kernels_nanoseconds(Clock::Monotonic);
+        let monotonic_ns = nanoseconds(Clock::Monotonic);
         let took = ticks().wrapping_sub(before);
         let anchor = Anchor {
             ticks: before.wrapping_add(took / 2),
             monotonic_ns,
-            unix_ns: kernels_nanoseconds(Clock::Realtime),
+            unix_ns: nanoseconds(Clock::Realtime),
         };
         (took, anchor)
     };
@@ -171,8 +171,9 @@ fn counter() -> u64 {
 #[cfg(target_arch = "x86_64")]
 fn may_read_counter() -> bool {
     let mut mode: libc::c_int = 0;
+    let arguments = [libc::PR_GET_TSC as usize, (&raw mut mode).addr()];
     // SAFETY: writes the mode to the local.
-    let asked = unsafe { libc::prctl(libc::PR_GET_TSC, &raw mut mode) };
+    let asked = unsafe { tllmprof_sync::kernel::call(libc::SYS_prctl, arguments) };
     asked == 0 && mode == libc::PR_TSC_ENABLE
 }
 

@@ -7,6 +7,7 @@ use tllmprof_config::{BadValue, Settings, Step, Unknown};
 use tllmprof_platform::{environment, lifecycle};
 use tllmprof_sync::Published;
 
+use crate::refusal;
 use crate::wiring::sink;
 use tllmprof_platform::{injection, log};
 
@@ -159,6 +160,12 @@ pub fn touched() {
     if READ.get().is_none() && !is_asked() {
         return;
     }
+    if lifecycle::is_filtered() {
+        if let Ok(settings) = read() {
+            refusal::say_under_filter(settings);
+        }
+        return;
+    }
     if state() == COMPLAINING {
         STATE.store(IDLE, Ordering::Relaxed);
     }
@@ -174,9 +181,14 @@ pub fn touched() {
     });
 }
 
-/// Whether a function of CUDA's was looked up or called by way of the library.
-pub fn has_been_touched() -> bool {
+/// Whether a name of CUDA has been met.
+pub fn is_touched() -> bool {
     HAS_SAID.load(Ordering::Relaxed)
+}
+
+/// Nothing is counted from here on.
+pub fn stop() {
+    STATE.store(IDLE, Ordering::Release);
 }
 
 /// Whether the process uses CUDA.

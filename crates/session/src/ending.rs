@@ -14,6 +14,7 @@ use tllmprof_config::{Listed, Settings, Step, Window};
 use tllmprof_platform::lifecycle;
 
 use super::by::By;
+use super::end::End;
 use super::rank::Rank;
 use super::recording::Beginning;
 use super::state::count_calls;
@@ -23,6 +24,7 @@ use tllmprof_platform::cancel::Uncancelled;
 use tllmprof_platform::ids;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
+use tllmprof_platform::own_threads;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::uncounted;
 use tllmprof_steps::steady::{ENOUGH, NEEDED};
@@ -32,7 +34,9 @@ use tllmprof_steps::turn::Event;
 use tllmprof_steps::window::{Cut, Schedule, Taken};
 
 /// How long the end of the process waits for a thread that has the turn.
-const ENDING: Duration = Duration::from_secs(1);
+pub const ENDING: Duration = Duration::from_secs(1);
+/// How long it waits for the library's own threads.
+const THREADS_END: Duration = Duration::from_millis(200);
 
 lifecycle::global! {
     stage: Session;
@@ -55,25 +59,34 @@ pub fn has_begun() -> bool {
 
 /// The process ends, by its exit handlers.
 pub fn finish() {
-    end(true);
+    end(End::Exit);
 }
 
-/// The process ends now, maybe from a signal handler: what a profiler has to do for it is done on
-/// another thread or not at all.
+/// The process ends now, maybe from a signal handler.
 pub fn finish_at_once() {
-    end(false);
+    end(End::AtOnce);
 }
 
-/// Closes the window and says what became of it. Once.
-fn end(may_run_profilers_here: bool) {
+/// Closes the window, says what became of it, and has the library's threads end. Once.
+pub fn end(by: End) {
+    if lifecycle::is_filtered() {
+        return;
+    }
     let owner = OWNER.load(Ordering::Relaxed);
     if owner == 0 || owner != ids::process() || FINISHED.swap(true, Ordering::AcqRel) {
         return;
     }
     let _uncancelled = Uncancelled::new();
     let _inside = Inside::enter();
-    // Whatever state the windows are in.
+    close(by);
     listener().ends();
+    sink().ends_threads();
+    own_threads::await_end(THREADS_END);
+}
+
+/// Closes the window and says what became of it.
+fn close(by: End) {
+    let may_run_profilers_here = by != End::AtOnce;
     let Some(mut guard) = STATE.lock_for(ENDING) else {
         return;
     };
@@ -123,7 +136,7 @@ fn end(may_run_profilers_here: bool) {
         if let Some(another) = &another {
             another.write_rule(settings);
         }
-        sink().ends(over, capturing);
+        sink().ends(over, capturing, by);
     });
     doors().record_calls();
     if uses_cuda && matches!(settings.step, Step::Symbol { .. }) {
@@ -163,7 +176,8 @@ fn end(may_run_profilers_here: bool) {
                 restarts,
                 held,
                 calls,
-                is_unheard
+                is_unheard,
+                by
             }
         );
     }
@@ -269,6 +283,7 @@ struct Outcome<'a> {
     calls: Tally,
     /// Nothing is known to have recorded any of the windows.
     is_unheard: bool,
+    by: End,
 }
 
 impl fmt::Display for Outcome<'_> {
@@ -288,6 +303,7 @@ impl fmt::Display for Outcome<'_> {
             held,
             calls,
             is_unheard,
+            by: end,
         } = self;
         let by = By {
             step,
@@ -360,7 +376,10 @@ impl fmt::Display for Outcome<'_> {
                     (None, Some(lacks)) => write!(f, "{lacks} of its iterations did not come")?,
                     _ => write!(f, "no iteration")?,
                 }
-                write!(f, ", the program ended")?;
+                f.write_str(match end {
+                    End::Filter => ", the program installed a filter for system calls",
+                    End::Exit | End::AtOnce => ", the program ended",
+                })?;
             }
             separator = "; ";
         }

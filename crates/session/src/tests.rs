@@ -184,7 +184,7 @@ impl Sink for Made {
         }
     }
 
-    fn ends(&self, iterations: u64, capturing: bool) {
+    fn ends(&self, iterations: u64, capturing: bool, _: End) {
         let capturing = if capturing { ", capturing" } else { "" };
         self.note(format_args!("ends after {iterations}{capturing}"));
     }
@@ -199,9 +199,7 @@ impl Sink for Made {
         self.note(format_args!("finish record, in order {in_order}"));
     }
 
-    fn main_thread_leaves(&self) {
-        self.note("main thread leaves");
-    }
+    fn ends_threads(&self) {}
 }
 
 impl Doors for Made {

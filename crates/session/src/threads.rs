@@ -5,12 +5,11 @@ use core::sync::atomic::Ordering;
 use super::beginning::at_exit;
 use super::learning::trail_of;
 use super::slots::{Counts, cells_of};
-use super::wiring::sink;
 use super::{OWNER, STATE, State, ending, stream_capture, turn};
-use tllmprof_platform::ids;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::thread::Inside;
 use tllmprof_platform::thread::{self, Part};
+use tllmprof_platform::{ids, lifecycle};
 use tllmprof_steps::step::threads::Slot;
 
 // SAFETY: `Kind::Slot` is this type's alone.
@@ -24,6 +23,9 @@ unsafe impl Part for Counts {
 
 /// Gives the calling thread a place to count. The first that uses CUDA begins the session.
 pub fn new_thread(uses_cuda: bool) {
+    if lifecycle::is_filtered() {
+        return;
+    }
     let mut guard = STATE.lock();
     if guard.is_none() {
         *guard = State::new();
@@ -69,8 +71,4 @@ fn leave(slot: &'static Slot) {
         stream_capture::forget(state, slot);
     }
     slot.leave();
-    drop(guard);
-    if ids::process() == ids::thread() {
-        sink().main_thread_leaves();
-    }
 }

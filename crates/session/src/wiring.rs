@@ -8,6 +8,7 @@ use tllmprof_platform::log::Level;
 use tllmprof_steps::trigger::Spent;
 use tllmprof_steps::window::{Edge, Point};
 
+use super::end::End;
 use super::rank::Rank;
 
 /// Where the process is in the sequence of iterations.
@@ -79,8 +80,8 @@ pub trait Sink: Sync {
     fn has_edge_at(&self, point: Point) -> bool;
     /// Moves to another iteration; opens and closes windows.
     fn switch(&self, place: &Place<'_>, edge: Edge);
-    /// The process ends, after `iterations`: what must be done before the record ends.
-    fn ends(&self, iterations: u64, capturing: bool);
+    /// The process ends, or what else ends the windows, after `iterations`: what must be done before the record ends.
+    fn ends(&self, iterations: u64, capturing: bool, by: End);
     /// Closes what is open. `drain`: the device may be waited for. `here`: without a thread of the
     /// library's own it may be done on this one.
     fn finish(&self, iterations: u64, drain: bool, here: bool);
@@ -90,8 +91,8 @@ pub trait Sink: Sync {
     }
     /// Nothing more comes. `in_order`: the process ends by its exit handlers.
     fn finish_record(&self, in_order: bool);
-    /// The main thread is ending, and not by the end of the process.
-    fn main_thread_leaves(&self);
+    /// Has the threads of its own that sleep end. Waits for nothing.
+    fn ends_threads(&self);
 }
 
 /// How calls reach the session.
@@ -166,7 +167,7 @@ pub trait Interpreter: Sync {
 pub trait Listener: Sync {
     /// The process has begun to use CUDA.
     fn begins(&self, settings: &'static Settings);
-    /// The process ends. Allocates nothing.
+    /// The process ends, and so does the thread. Waits for nothing and allocates nothing.
     fn ends(&self);
 }
 
@@ -238,10 +239,10 @@ impl Sink for Nobody {
         false
     }
     fn switch(&self, _: &Place<'_>, _: Edge) {}
-    fn ends(&self, _: u64, _: bool) {}
+    fn ends(&self, _: u64, _: bool, _: End) {}
     fn finish(&self, _: u64, _: bool, _: bool) {}
     fn finish_record(&self, _: bool) {}
-    fn main_thread_leaves(&self) {}
+    fn ends_threads(&self) {}
 }
 
 impl Listener for Nobody {

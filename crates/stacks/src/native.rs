@@ -8,6 +8,7 @@ use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
 use tllmprof_platform::system;
+use tllmprof_sync::kernel;
 
 /// Bytes of the ring's first page, and of what follows.
 const HEADER: usize = 4096;
@@ -105,17 +106,17 @@ impl Ring {
         // SAFETY: the kernel reads the attributes, whose size they say. The descriptor is ours until it is closed; what
         // is mapped by it is where the kernel finds room, and stays when it is closed.
         let place = unsafe {
-            let opened = libc::syscall(
-                libc::SYS_perf_event_open,
-                &raw const attributes,
-                thread,
-                -1,
-                -1,
-                CLOSE_ON_EXEC,
-            );
+            let arguments = [
+                (&raw const attributes).addr(),
+                thread as usize,
+                usize::MAX,
+                usize::MAX,
+                CLOSE_ON_EXEC as usize,
+            ];
+            let opened = kernel::call(libc::SYS_perf_event_open, arguments);
             let descriptor = i32::try_from(opened).unwrap_or(-1);
             if descriptor < 0 {
-                return Err(refusal());
+                return Err(Refusal(descriptor.unsigned_abs().cast_signed()));
             }
             let place = libc::mmap(
                 core::ptr::null_mut(),

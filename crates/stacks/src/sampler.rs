@@ -8,9 +8,9 @@ use std::time::Instant;
 use tllmprof_platform::ids;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
-use tllmprof_platform::own_threads::{self, OwnThread};
+use tllmprof_platform::own_threads::{self, Kind, OwnThread};
 use tllmprof_platform::panics::contained;
-use tllmprof_platform::system::{name_thread, processor_time, start_thread, without_signals};
+use tllmprof_platform::system::{name_thread, processor_time};
 use tllmprof_platform::thread::uncounted;
 use tllmprof_python::stacks::{self as python, Names, Ready, Walked, Walker};
 use tllmprof_recorder::{self as recorder, Event, StringId, Taken, ThreadState, What};
@@ -40,7 +40,7 @@ lifecycle::global! {
 
     /// What the thread is about.
     #[fork(reset)]
-    #[exit = "the thread is asked to end, and not waited for: nothing that it uses goes away"]
+    #[exit = "the thread is asked to end"]
     static WORD: AtomicU32 = AtomicU32::new(NO_THREAD);
     /// A window is open whose stacks are to be sampled.
     #[fork(reset)]
@@ -126,8 +126,7 @@ pub fn iteration_begins() {
     let is_new = WORD
         .compare_exchange(NO_THREAD, SAMPLES, Ordering::AcqRel, Ordering::Relaxed)
         .is_ok();
-    // It runs none of the host's signal handlers.
-    if is_new && !without_signals(|| start_thread(STACK, main)) {
+    if is_new && !own_threads::start(Kind::Stacks, STACK, main) {
         IS_OPEN.store(false, Ordering::Release);
         WORD.store(NO_THREAD, Ordering::Release);
         log::once!(
@@ -156,13 +155,18 @@ pub fn process_ends() {
     IS_OPEN.store(false, Ordering::Release);
     let told = WORD.compare_exchange(SAMPLES, ENDS, Ordering::AcqRel, Ordering::Relaxed);
     if told.is_ok() {
-        wake(&WORD, i32::MAX);
+        own_threads::ends(Kind::Stacks);
+        wake_all();
     }
+}
+
+fn wake_all() {
+    wake(&WORD, i32::MAX);
 }
 
 extern "C-unwind" fn main(_: *mut c_void) -> *mut c_void {
     contained((), || {
-        let _own = OwnThread::new();
+        let _own = OwnThread::new(Kind::Stacks, &(wake_all as fn()));
         name_thread(c"tllmprof-stacks");
         uncounted(&mut || contained((), run));
         scheduled::close_all();

@@ -5,13 +5,16 @@ use core::arch::asm;
 use core::ffi::c_long;
 use core::mem::MaybeUninit;
 
-/// Makes a system call; what the kernel answers, an error as a negative number. `errno` is left alone.
+/// Makes a system call of up to six arguments; what the kernel answers, an error as a negative number. `errno` is left
+/// alone.
 ///
 /// # Safety
 /// As the system call's: whatever it reads or writes has to be the caller's for as long as the kernel uses it.
-#[inline]
-pub unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
-    let [first, second, third, fourth] = arguments;
+#[inline(always)]
+pub unsafe fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
+    const { assert!(N <= 6) };
+    let [first, second, third, fourth, fifth, sixth] =
+        core::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0));
     let result: isize;
     // SAFETY: the kernel takes the number and the arguments in these registers, and changes no others than those
     // that are named as changed. What memory it uses the caller answers for.
@@ -24,6 +27,8 @@ pub unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
             in("rsi") second,
             in("rdx") third,
             in("r10") fourth,
+            in("r8") fifth,
+            in("r9") sixth,
             lateout("rcx") _,
             lateout("r11") _,
             options(nostack),
@@ -40,6 +45,8 @@ pub unsafe fn call(number: c_long, arguments: [usize; 4]) -> isize {
             in("x1") second,
             in("x2") third,
             in("x3") fourth,
+            in("x4") fifth,
+            in("x5") sixth,
             options(nostack),
         );
     }

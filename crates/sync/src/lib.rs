@@ -7,6 +7,6 @@ mod lock;
 mod machine;
 mod published;
 
-pub use lock::{Guard, Lock, OnlyThread, wait, wake};
+pub use lock::{Guard, Lock, OnlyThread, wait, wait_until_woken, wake};
 pub use machine::{Machine, States};
 pub use published::Published;

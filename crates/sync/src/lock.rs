@@ -179,6 +179,19 @@ pub fn wait(word: &AtomicU32, value: u32, patience: Duration) {
     unsafe { kernel::call(libc::SYS_futex, arguments) };
 }
 
+/// Sleeps while `word` holds `value`, until somebody wakes this thread: in one system call. May return early.
+pub fn wait_until_woken(word: &AtomicU32, value: u32) {
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    let arguments = [
+        word.as_ptr() as usize,
+        operation as usize,
+        value as usize,
+        0,
+    ];
+    // SAFETY: the futex word outlives the call, and no time is given.
+    unsafe { kernel::call(libc::SYS_futex, arguments) };
+}
+
 /// Wakes up to `count` sleepers of `word`.
 pub fn wake(word: &AtomicU32, count: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
@@ -257,6 +270,24 @@ mod tests {
             drop(guard);
             assert!(sleeps.join().unwrap());
         });
+    }
+
+    #[test]
+    fn a_thread_sleeps_until_it_is_woken() {
+        let word = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            let sleeps = scope.spawn(|| {
+                while word.load(Ordering::Acquire) == 0 {
+                    wait_until_woken(&word, 0);
+                }
+            });
+            word.store(1, Ordering::Release);
+            while !sleeps.is_finished() {
+                wake(&word, i32::MAX);
+            }
+        });
+        // It does not sleep where the word is another already.
+        wait_until_woken(&word, 0);
     }
 
     #[test]

@@ -390,7 +390,9 @@ fn flush() {
 /// is loaded, which must come after this one.
 fn mind_exit() {
     extern "C" fn at_exit() {
-        contained((), super::flush_at_exit);
+        if !lifecycle::is_filtered() {
+            contained((), super::flush_at_exit);
+        }
     }
     lifecycle::global! {
         #[fork(keep = "handlers are inherited")]

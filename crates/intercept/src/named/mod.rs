@@ -148,6 +148,9 @@ fn seek_engine() {
 
 /// Looks at modules that have come and gone, if any have.
 pub fn look() {
+    if lifecycle::is_filtered() {
+        return;
+    }
     if !ARE_WATCHED.load(Ordering::Acquire) || !crate::bypass::is_looked_up() {
         return;
     }

@@ -3,11 +3,18 @@
 /// Whether the processor keeps return addresses a second time, where they cannot be replaced: the
 /// kernel's guarded control stack.
 pub fn has_shadow_stack() -> bool {
-    const PR_GET_SHADOW_STACK_STATUS: i32 = 74;
+    const PR_GET_SHADOW_STACK_STATUS: usize = 74;
     const PR_SHADOW_STACK_ENABLE: u64 = 1;
     let mut status = 0_u64;
+    let arguments = [
+        PR_GET_SHADOW_STACK_STATUS,
+        (&raw mut status).addr(),
+        0,
+        0,
+        0,
+    ];
     // SAFETY: the kernel writes one word, if it knows the command.
-    let known = unsafe { libc::prctl(PR_GET_SHADOW_STACK_STATUS, &raw mut status, 0, 0, 0) == 0 };
+    let known = unsafe { tllmprof_sync::kernel::call(libc::SYS_prctl, arguments) == 0 };
     known && status & PR_SHADOW_STACK_ENABLE != 0
 }
 

@@ -172,6 +172,11 @@ impl Schedule {
         self.open
     }
 
+    /// Whether a window is open or may yet open.
+    pub fn has_more(&self) -> bool {
+        self.is_open() || self.demanded.is_some() || self.next < self.windows.len()
+    }
+
     /// Whether a window is open.
     pub fn is_open(&self) -> bool {
         self.open.is_some()

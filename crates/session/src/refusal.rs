@@ -1,0 +1,32 @@
+//! What is said where the program's filter for system calls ends the windows.
+
+use core::fmt;
+
+use tllmprof_config::Settings;
+use tllmprof_platform::log::{self, Level};
+
+/// It is said once.
+pub struct Refusal;
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "no window opens and nothing is recorded from here on: the program installs a filter for system calls (seccomp), which may end the \
+             process for a call that the library makes. Set TLLMPROF_AFTER_SECCOMP=1 if the filter allows these calls \
+             (docs/safety.md lists them)",
+        )
+    }
+}
+
+/// Whether anything may be recorded but the windows that were planned.
+pub fn has_more_than_planned(settings: &Settings) -> bool {
+    settings.may_open_unplanned_windows() || settings.flight.is_some()
+}
+
+/// The process begins to use CUDA, and has the filter already.
+pub fn say_under_filter(settings: &Settings) {
+    if !settings.windows.is_empty() || has_more_than_planned(settings) {
+        log::set_level(settings.log);
+        log::line_by_one_call(Level::Warn, format_args!("{Refusal}"));
+    }
+}

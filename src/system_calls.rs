@@ -1,0 +1,272 @@
+//! The C library's functions that make a system call, for this library alone.
+//!
+//! Another preload may stand in front of any of them: a network stack before `socket` and `poll`, a tracer before `open`
+//! and `read`, a fake clock before `clock_gettime`. It may not be initialised yet when this library is loaded, may have
+//! given its state back when the process ends, and need not expect calls from threads that it did not see start. So what
+//! this library, and Rust's standard library within it, calls by these names are hidden symbols, to which each reference is
+//! bound when the library is linked, as with `tllmprof_bytes`. The host neither sees them nor is called by them.
+//!
+//! Each makes the system call that the C library makes, so that a filter for system calls sees no others. None is a point
+//! at which a thread is cancelled.
+
+use core::arch::global_asm;
+use core::ffi::{CStr, c_char, c_int, c_long, c_void};
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use tllmprof_platform::{environment, function, lifecycle, resolve};
+use tllmprof_sync::kernel;
+
+/// `AT_FDCWD`, as the kernel takes it.
+const HERE: usize = libc::AT_FDCWD as usize;
+/// Bytes of the kernel's set of signals.
+const SIGNAL_SET: usize = 8;
+/// The signals that the C library uses between its own threads, which are never kept away.
+const INTERNAL_SIGNALS: u64 = 1 << 31 | 1 << 32;
+
+/// The C library's answer: -1 and `errno` where the kernel refuses.
+///
+/// # Safety
+/// As the system call's.
+#[inline(always)]
+unsafe fn answer<const N: usize>(number: c_long, arguments: [usize; N]) -> isize {
+    // SAFETY: the caller answers for the arguments.
+    let result = unsafe { kernel::call(number, arguments) };
+    if (-4095..0).contains(&result) {
+        set_errno(-result);
+        return -1;
+    }
+    result
+}
+
+fn set_errno(error: isize) {
+    // SAFETY: the calling thread's own word.
+    unsafe { *libc::__errno_location() = error as c_int };
+}
+
+/// Defines functions under the C library's names, hidden: an exported one would become the whole process's.
+macro_rules! define {
+    ($($name:literal = $ours:ident($($argument:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
+        /// # Safety
+        /// As the C library's function of this name.
+        unsafe extern "C" fn $ours($($argument: $type),*) -> $result {
+            // No panic: the body makes a system call.
+            // SAFETY: the caller calls the C library's function, which asks the kernel the same.
+            unsafe { $body }
+        }
+        global_asm!(
+            // Weak, as Rust's standard library refers to some of them; a definition all the same.
+            concat!(".hidden ", $name),
+            concat!(".weak ", $name),
+            concat!(".type ", $name, ", %function"),
+            concat!(".set ", $name, ", {ours}"),
+            ours = sym $ours,
+        );
+    )*};
+}
+
+/// As [`define`], of those that hand their arguments to the kernel as they are.
+macro_rules! define_alike {
+    ($($name:literal = $ours:ident($($argument:ident),*), $number:ident;)*) => {
+        define! {
+            $($name = $ours($($argument: usize),*) -> isize {
+                answer(libc::$number, [$($argument),*])
+            })*
+        }
+    };
+}
+
+define_alike! {
+    "accept4" = accept4(socket, address, length, flags), SYS_accept4;
+    "bind" = bind(socket, address, length), SYS_bind;
+    "close" = close(descriptor), SYS_close;
+    "fallocate" = fallocate(descriptor, mode, offset, length), SYS_fallocate;
+    "fchmod" = fchmod(descriptor, mode), SYS_fchmod;
+    "fcntl" = fcntl(descriptor, command, argument), SYS_fcntl;
+    "flock" = flock(descriptor, operation), SYS_flock;
+    "fstat64" = fstat64(descriptor, status), SYS_fstat;
+    "fstatfs" = fstatfs(descriptor, system), SYS_fstatfs;
+    "ftruncate64" = ftruncate64(descriptor, length), SYS_ftruncate;
+    "getrandom" = getrandom(bytes, length, flags), SYS_getrandom;
+    "geteuid" = geteuid(), SYS_geteuid;
+    "getppid" = getppid(), SYS_getppid;
+    "gettid" = gettid(), SYS_gettid;
+    "getsockopt" = getsockopt(socket, level, option, value, length), SYS_getsockopt;
+    "ioctl" = ioctl(descriptor, request, argument), SYS_ioctl;
+    "listen" = listen(socket, backlog), SYS_listen;
+    "lseek64" = lseek64(descriptor, offset, whence), SYS_lseek;
+    "madvise" = madvise(start, length, advice), SYS_madvise;
+    "mmap" = mmap(start, length, protection, flags, descriptor, offset), SYS_mmap;
+    "mmap64" = mmap64(start, length, protection, flags, descriptor, offset), SYS_mmap;
+    "mprotect" = mprotect(start, length, protection), SYS_mprotect;
+    "munmap" = munmap(start, length), SYS_munmap;
+    "pread64" = pread64(descriptor, bytes, length, offset), SYS_pread64;
+    "process_vm_readv" = process_vm_readv(process, to, to_count, from, from_count, flags), SYS_process_vm_readv;
+    "pwrite64" = pwrite64(descriptor, bytes, length, offset), SYS_pwrite64;
+    "read" = read(descriptor, bytes, length), SYS_read;
+    "sched_yield" = sched_yield(), SYS_sched_yield;
+    "shutdown" = shutdown(socket, how), SYS_shutdown;
+    "sigaltstack" = sigaltstack(stack, before), SYS_sigaltstack;
+    "socket" = socket(family, kind, protocol), SYS_socket;
+    "statx" = statx(folder, path, flags, mask, status), SYS_statx;
+    "write" = write(descriptor, bytes, length), SYS_write;
+}
+
+#[cfg(target_arch = "x86_64")]
+define_alike! {
+    "mkdir" = mkdir(path, mode), SYS_mkdir;
+    "poll" = poll(list, count, patience), SYS_poll;
+    "readlink" = readlink(path, text, length), SYS_readlink;
+    "rename" = rename(from, to), SYS_rename;
+    "unlink" = unlink(path), SYS_unlink;
+}
+
+#[cfg(target_arch = "aarch64")]
+define! {
+    "mkdir" = mkdir(path: usize, mode: usize) -> isize {
+        answer(libc::SYS_mkdirat, [HERE, path, mode])
+    }
+    "poll" = poll(list: usize, count: usize, patience: c_int) -> isize {
+        let time = libc::timespec {
+            tv_sec: (patience / 1000).into(),
+            tv_nsec: (patience % 1000 * 1_000_000).into(),
+        };
+        let time = if patience < 0 { 0 } else { (&raw const time).addr() };
+        answer(libc::SYS_ppoll, [list, count, time, 0, SIGNAL_SET])
+    }
+    "readlink" = readlink(path: usize, text: usize, length: usize) -> isize {
+        answer(libc::SYS_readlinkat, [HERE, path, text, length])
+    }
+    "rename" = rename(from: usize, to: usize) -> isize {
+        answer(libc::SYS_renameat, [HERE, from, HERE, to])
+    }
+    "unlink" = unlink(path: usize) -> isize {
+        answer(libc::SYS_unlinkat, [HERE, path, 0])
+    }
+}
+
+define! {
+    "recv" = recv(socket: usize, bytes: usize, length: usize, flags: usize) -> isize {
+        answer(libc::SYS_recvfrom, [socket, bytes, length, flags, 0, 0])
+    }
+    "send" = send(socket: usize, bytes: usize, length: usize, flags: usize) -> isize {
+        answer(libc::SYS_sendto, [socket, bytes, length, flags, 0, 0])
+    }
+    "open64" = open64(path: usize, flags: usize, mode: usize) -> isize {
+        answer(libc::SYS_openat, [HERE, path, flags, mode])
+    }
+    "stat64" = stat64(path: usize, status: usize) -> isize {
+        answer(libc::SYS_newfstatat, [HERE, path, status, 0])
+    }
+    "lstat64" = lstat64(path: usize, status: usize) -> isize {
+        answer(libc::SYS_newfstatat, [HERE, path, status, libc::AT_SYMLINK_NOFOLLOW as usize])
+    }
+    "lstat" = lstat(path: usize, status: usize) -> isize { lstat64(path, status) }
+    "getcwd" = getcwd(text: *mut c_char, length: usize) -> *mut c_char {
+        if answer(libc::SYS_getcwd, [text.addr(), length]) > 0 { text } else { null_mut() }
+    }
+    "getrlimit" = getrlimit(resource: usize, limit: usize) -> isize {
+        answer(libc::SYS_prlimit64, [0, resource, 0, limit])
+    }
+    "gethostname" = gethostname(name: *mut c_char, length: usize) -> c_int {
+        let mut system = MaybeUninit::<libc::utsname>::uninit();
+        if answer(libc::SYS_uname, [system.as_mut_ptr().addr()]) != 0 {
+            return -1;
+        }
+        let node = &system.assume_init_ref().nodename;
+        let count = node.iter().position(|byte| *byte == 0).map_or(node.len(), |end| end + 1);
+        core::ptr::copy_nonoverlapping(node.as_ptr(), name, count.min(length));
+        if count <= length {
+            return 0;
+        }
+        set_errno(libc::ENAMETOOLONG as isize);
+        -1
+    }
+    "sched_getaffinity" = sched_getaffinity(thread: usize, length: usize, set: *mut u8) -> c_int {
+        let written = answer(libc::SYS_sched_getaffinity, [thread, length.min(i32::MAX as usize), set.addr()]);
+        let Ok(written) = usize::try_from(written) else { return -1 };
+        core::ptr::write_bytes(set.add(written), 0, length.saturating_sub(written));
+        0
+    }
+    "sched_getcpu" = sched_getcpu() -> c_int {
+        let mut processor = 0_u32;
+        let failed = answer(libc::SYS_getcpu, [(&raw mut processor).addr(), 0, 0]) != 0;
+        if failed { -1 } else { processor.cast_signed() }
+    }
+    "sigpending" = sigpending(set: usize) -> isize {
+        answer(libc::SYS_rt_sigpending, [set, SIGNAL_SET])
+    }
+    "sigtimedwait" = sigtimedwait(set: usize, information: usize, patience: usize) -> isize {
+        answer(libc::SYS_rt_sigtimedwait, [set, information, patience, SIGNAL_SET])
+    }
+    "pthread_sigmask" = pthread_sigmask(how: c_int, set: *const u64, before: usize) -> c_int {
+        let mask = if set.is_null() { 0 } else { *set };
+        let mask = if how == libc::SIG_UNBLOCK { mask } else { mask & !INTERNAL_SIGNALS };
+        let given = if set.is_null() { 0 } else { (&raw const mask).addr() };
+        -kernel::call(libc::SYS_rt_sigprocmask, [how as usize, given, before, SIGNAL_SET]) as c_int
+    }
+    "clock_nanosleep" = clock_nanosleep(clock: usize, flags: usize, time: usize, left: usize) -> c_int {
+        -kernel::call(libc::SYS_clock_nanosleep, [clock, flags, time, left]) as c_int
+    }
+    "clock_gettime" = clock_gettime(clock: libc::clockid_t, time: *mut libc::timespec) -> c_int {
+        // The C library's own needs no system call for most clocks.
+        match function::at::<ClockGettime>(CLOCK_GETTIME.load(Ordering::Relaxed)) {
+            Some(real) => real(clock, time),
+            None => answer(libc::SYS_clock_gettime, [clock as usize, time.addr()]) as c_int,
+        }
+    }
+    "getenv" = getenv(name: *const c_char) -> *mut c_char {
+        environment::value(CStr::from_ptr(name).to_bytes()).cast_mut()
+    }
+}
+
+/// `prctl`, for who finds no other.
+///
+/// # Safety
+/// As the C library's function of this name.
+pub unsafe extern "C" fn prctl(
+    option: c_int,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+) -> c_int {
+    // No panic: a system call.
+    let arguments = [option as usize, second, third, fourth, fifth];
+    // SAFETY: the caller answers for the arguments.
+    unsafe { answer(libc::SYS_prctl, arguments) as c_int }
+}
+
+/// `syscall`, for who finds no other.
+///
+/// # Safety
+/// As the C library's function of this name.
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_long {
+    // No panic: a system call.
+    let arguments = [first, second, third, fourth, fifth, sixth];
+    // SAFETY: the caller answers for the arguments.
+    unsafe { answer(number, arguments) as c_long }
+}
+
+type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+
+lifecycle::global! {
+    /// The C library's own; null until it has been found.
+    #[fork(keep = "the C library stays where it is")]
+    static CLOCK_GETTIME: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+}
+
+/// Finds what is asked of the C library itself. For the constructor.
+pub fn find_own() {
+    let found = resolve::of_c_library(c"clock_gettime").unwrap_or_default();
+    CLOCK_GETTIME.store(found, Ordering::Relaxed);
+}
