@@ -39,7 +39,7 @@ fn command(folder: &Scratch, actions: &str) -> Command {
     command
 }
 
-/// With these libraries preloaded and these variables, written as `NAME=VALUE …`.
+/// With these libraries preloaded and these variables, written as `NAME=VALUE …`. `HERE` is the command's folder.
 fn with(command: &mut Command, preload: &str, variables: &str) {
     command
         .env("LD_PRELOAD", preload)
@@ -47,6 +47,8 @@ fn with(command: &mut Command, preload: &str, variables: &str) {
         .env("TLLMPROF_TRACE", "record.tllmprof");
     for variable in variables.split_whitespace() {
         let (name, value) = variable.split_once('=').unwrap();
+        let here = command.get_current_dir().and_then(Path::to_str);
+        let value = value.replace("HERE", here.unwrap());
         command.env(name, value);
     }
 }
@@ -119,7 +121,7 @@ fn another_library_may_replace_any_function_and_take_its_state_back_at_the_end()
         assert_eq!(plain.status.code(), Some(3));
         for preload in [format!("{foreign}:{ours}"), format!("{ours}:{foreign}")] {
             let mut preloaded = command(&folder, &actions);
-            let variables = "TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=run TLLMPROF_STACKS=1 TLLMPROF_NATIVE_STACKS=1";
+            let variables = "TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=HERE/run TLLMPROF_STACKS=1 TLLMPROF_NATIVE_STACKS=1";
             with(&mut preloaded, &preload, variables);
             let preloaded = run(preloaded.env("FOREIGN_LOG", &calls), TIMEOUT);
             assert_eq!(
@@ -160,7 +162,7 @@ fn the_threads_are_gone_when_destructors_run() {
 }
 
 /// What the tracer says of the host, which makes 1000 steps in the span that it marks. None where nothing may be traced.
-fn traced(variables: &str) -> Option<Vec<String>> {
+fn traced(variables: &str, threads: usize) -> Option<Vec<String>> {
     static TRACER: Built = Built::new();
     let tracer = build_once(&TRACER, "own_threads/traced.c", &[]);
     let folder = Scratch::new("own-threads-traced");
@@ -173,6 +175,7 @@ fn traced(variables: &str) -> Option<Vec<String>> {
     command
         .env_remove("LD_PRELOAD")
         .env("LD_LIBRARY_PATH", standin())
+        .env("TRACED_THREADS", threads.to_string())
         .env("TRACED_PRELOAD", shim());
     let output = run(&mut command, TIMEOUT);
     if output.status.code() == Some(NOT_POSSIBLE) {
@@ -205,7 +208,7 @@ fn an_idle_thread_makes_no_system_call() {
             1,
         ),
     ] {
-        let Some(said) = traced(variables) else {
+        let Some(said) = traced(variables, threads) else {
             return;
         };
         let held = format!("held {threads}");
@@ -243,12 +246,21 @@ fn the_page_lists_the_system_calls_of_each_thread() {
         })
         .collect();
     assert!(listed.len() > 20, "{listed:?}");
-    for variables in [
-        "TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=1 TLLMPROF_LOG=debug",
-        "TLLMPROF_START_STOP=5-29 TLLMPROF_CONTROL=run TLLMPROF_FLIGHT=1",
-        "TLLMPROF_START_STOP=5-9 TLLMPROF_STACKS=1000 TLLMPROF_NATIVE_STACKS=1",
+    for (variables, threads) in [
+        (
+            "TLLMPROF_START_STOP=5-9 TLLMPROF_CONTROL=1 TLLMPROF_LOG=debug",
+            2,
+        ),
+        (
+            "TLLMPROF_START_STOP=5-29 TLLMPROF_CONTROL=HERE/run TLLMPROF_FLIGHT=1",
+            2,
+        ),
+        (
+            "TLLMPROF_START_STOP=5-9 TLLMPROF_STACKS=1000 TLLMPROF_NATIVE_STACKS=1",
+            1,
+        ),
     ] {
-        let Some(said) = traced(variables) else {
+        let Some(said) = traced(variables, threads) else {
             return;
         };
         let made = said.iter().filter_map(|line| line.strip_prefix("made "));
@@ -330,7 +342,7 @@ fn what_a_filter_refuses_is_said_once_and_what_was_there_is_recorded() {
             vec![],
         ),
         (
-            "TLLMPROF_START_STOP=5-9,40-44 TLLMPROF_CONTROL=run",
+            "TLLMPROF_START_STOP=5-9,40-44 TLLMPROF_CONTROL=HERE/run",
             "window 5-9 captured; window 40-44 never opened: 30 iterations",
             vec![all(5..10)],
         ),

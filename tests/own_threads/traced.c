@@ -1,9 +1,8 @@
 /* traced PROGRAM ARGUMENT...: runs a program, and says what system calls the library's threads make in it.
  *
- * The program marks a span by two calls of getpriority(0x746c, N), N being 1 and 2. At the first it is held until each of the
- * library's threads is inside a system call that has no limit: one that has a limit ends this with a line that says so. A
- * line `between THREAD NUMBER` is a call that was entered in the span; `made THREAD NUMBER` any; `held N` says of how many
- * threads the program waited for. */
+ * The program marks a span by two calls of getpriority(0x746c, N), N being 1 and 2. At the first it is held until the library has
+ * TRACED_THREADS threads and each is inside a system call that has no limit. A line `between THREAD NUMBER` is a call that was
+ * entered in the span; `made THREAD NUMBER` any; `held N` says how many threads the program waited for. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -22,8 +21,8 @@ enum { MARK = 0x746c, MOST_THREADS = 64 };
 struct thread {
     pid_t number;
     char name[32];
-    /* In a system call that waits without a limit, in any. */
-    int sleeps, inside;
+    /* In a system call that waits without a limit. */
+    int sleeps;
 };
 static struct thread threads[MOST_THREADS];
 static int in_span;
@@ -70,7 +69,6 @@ static void enters(struct thread *thread, const struct __ptrace_syscall_info *in
     unsigned long number = info->entry.nr;
     const uint64_t *arguments = info->entry.args;
     read_name(thread);
-    thread->inside = 1;
     if (number == SYS_getpriority && arguments[0] == MARK) {
         if (arguments[1] == 1)
             held = thread->number;
@@ -96,6 +94,7 @@ static void enters(struct thread *thread, const struct __ptrace_syscall_info *in
 static void look_at_held(void)
 {
     int count = 0;
+    const char *wanted = getenv("TRACED_THREADS");
     if (held == 0)
         return;
     for (int i = 0; i < MOST_THREADS; i++) {
@@ -105,6 +104,8 @@ static void look_at_held(void)
             return;
         count++;
     }
+    if (wanted != NULL && count < atoi(wanted))
+        return;
     printf("held %d\n", count);
     in_span = 1;
     ptrace(PTRACE_SYSCALL, held, 0, 0);
@@ -152,7 +153,7 @@ int main(int argc, char **argv)
             if (info.op == PTRACE_SYSCALL_INFO_ENTRY)
                 enters(thread, &info);
             else
-                thread->sleeps = thread->inside = 0;
+                thread->sleeps = 0;
             signal = 0;
         } else if (signal == SIGTRAP || signal == SIGSTOP) {
             signal = 0;
