@@ -15,6 +15,8 @@
 //!   the middle of looking up the very function. `tllmprof_bytes` and `platform::elf` avoid that. A process
 //!   with none of the library's variables makes no system call for it but the loader's; one that uses CUDA makes
 //!   `gettid`, `getpid` and `futex`, too, when it forks.
+//! - **No system call but where something is asked for.** Threads of the library's that are idle sleep in one call. Where
+//!   the program installs a filter for system calls, the library is through with its own before that.
 //! - **Nothing on standard output**, and on standard error one line at a time, when there is
 //!   something to say. Nothing at all in a process that does not use CUDA.
 //! - **Next to no cost.** A call that is only counted costs a dozen instructions without a shared

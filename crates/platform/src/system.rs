@@ -5,8 +5,6 @@ use core::mem::MaybeUninit;
 
 use tllmprof_sync::kernel;
 
-use crate::{function, resolve};
-
 /// A clock of the system.
 #[derive(Clone, Copy, Debug)]
 pub enum Clock {
@@ -117,21 +115,18 @@ pub fn at_exit(handler: extern "C" fn()) {
 /// mask; whether it did. `main` may be unwound, as by `pthread_exit`.
 ///
 /// Not `std::thread`: that looks functions up by name, which takes the loader's lock and changes what
-/// `dlerror` says, and it takes a thread key, without which it aborts. And by the C library's own function: another
-/// preload's may keep a list of the threads that it starts, and give it back while this one runs.
+/// `dlerror` says, and it takes a thread key, without which it aborts. And by the host's function: a sanitizer has to know
+/// the threads that call the driver.
 pub fn start_thread(stack: usize, main: extern "C-unwind" fn(*mut c_void) -> *mut c_void) -> bool {
-    /// As pthread.h declares it, but for that `main` may be unwound, which the C library expects.
-    type Create = unsafe extern "C" fn(
-        thread: *mut libc::pthread_t,
-        attributes: *const libc::pthread_attr_t,
-        main: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
-        argument: *mut c_void,
-    ) -> core::ffi::c_int;
-    let found = resolve::of_c_library(c"pthread_create").unwrap_or_default();
-    // SAFETY: the C library's function of this name and type.
-    let Some(pthread_create) = (unsafe { function::at::<Create>(found) }) else {
-        return false;
-    };
+    // SAFETY: as pthread.h declares it, but for that `main` may be unwound, which the C library expects.
+    unsafe extern "C" {
+        fn pthread_create(
+            thread: *mut libc::pthread_t,
+            attributes: *const libc::pthread_attr_t,
+            main: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
+            argument: *mut c_void,
+        ) -> core::ffi::c_int;
+    }
     // SAFETY: the attributes are initialised before they are used and given back afterwards; the
     // thread takes no argument.
     unsafe {

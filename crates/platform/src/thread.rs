@@ -6,7 +6,7 @@
 //! ended, with its parts, so that ten thousand short threads need no more records than ever ran at
 //! once.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
 use core::ptr::{from_ref, null, null_mut};
 use core::sync::atomic::{
@@ -22,6 +22,7 @@ use crate::ids;
 use crate::lifecycle::{self, OnlyThread};
 use crate::pages::{self, Zeroed};
 use crate::panics::contained;
+use crate::{function, resolve};
 use tllmprof_sync::Published;
 
 /// The components that keep something for each thread, in the order in which they learn that the
@@ -82,10 +83,16 @@ lifecycle::global! {
     static ALL: Published<Record> = Published::none();
 }
 const NO_KEY: u32 = u32::MAX;
+/// As pthread.h declares them. The C library's own are called: a library in front of this one may not have been started.
+type KeyCreate = unsafe extern "C" fn(*mut u32, Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
+type SetSpecific = unsafe extern "C" fn(u32, *const c_void) -> c_int;
 lifecycle::global! {
     /// Its destructor runs when a thread ends that has a record.
     #[fork(keep = "keys are inherited")]
     static KEY: AtomicU32 = AtomicU32::new(NO_KEY);
+    /// `pthread_setspecific`; there where there is a key.
+    #[fork(keep = "the C library stays where it is")]
+    static SET_SPECIFIC: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
     /// What is called when the main thread ends, and not by the end of the process.
     #[fork(keep = "a function of this library")]
     static MAIN_THREAD_LEAVES: Published<fn()> = Published::none();
@@ -235,11 +242,7 @@ fn take() -> Option<&'static Record> {
     record.number.store(ids::thread(), Ordering::Relaxed);
     record.set_on_own_stack(0);
     block::set_record(from_ref(record).cast());
-    if let Some(key) = key() {
-        // SAFETY: the key has been made, and nobody reads what its value, which says no more than that
-        // there is a record, leads to.
-        unsafe { libc::pthread_setspecific(key, from_ref(record).cast()) };
-    }
+    set_key(from_ref(record).cast());
     Some(record)
 }
 
@@ -254,8 +257,15 @@ pub fn watch_end() -> bool {
         Some(record) => from_ref(record).cast::<c_void>(),
         None => from_ref(&KEY).cast(),
     };
-    // SAFETY: the key has been made, and nobody reads what its value leads to.
-    key().is_some_and(|key| unsafe { libc::pthread_setspecific(key, value) } == 0)
+    set_key(value)
+}
+
+/// Has the key's destructor run when the calling thread ends; whether it will. What the value leads to nobody reads.
+fn set_key(value: *const c_void) -> bool {
+    let Some(key) = key() else { return false };
+    let found = SET_SPECIFIC.load(Ordering::Acquire);
+    // SAFETY: null, or the C library's function of this name and type, with a key that has been made.
+    unsafe { function::at::<SetSpecific>(found).is_some_and(|set| set(key, value) == 0) }
 }
 
 /// Makes a batch of records, of which the first is taken.
@@ -299,9 +309,15 @@ fn key() -> Option<u32> {
     }
     if !ONCE.load(Ordering::Relaxed) && !ONCE.swap(true, Ordering::AcqRel) {
         let mut key = 0;
-        // SAFETY: writes the key to the local; the handler is a function of this library, which is
-        // never unloaded.
-        if unsafe { libc::pthread_key_create(&raw mut key, Some(ends)) } == 0 {
+        let found = |name| resolve::of_c_library(name).unwrap_or_default();
+        SET_SPECIFIC.store(found(c"pthread_setspecific"), Ordering::Release);
+        // SAFETY: null, or the C library's function of this name and type, which writes the key to the local; the handler
+        // is a function of this library, which is never unloaded.
+        let is_made = unsafe {
+            function::at::<KeyCreate>(found(c"pthread_key_create"))
+                .is_some_and(|create| create(&raw mut key, Some(ends)) == 0)
+        };
+        if is_made {
             KEY.store(key, Ordering::Release);
         }
     }
