@@ -173,7 +173,7 @@ fn a_window_that_the_end_of_the_process_finds_open_is_closed_by_the_worker() {
     let thread = on_a_thread(|| {
         reach(Point::In(5), None, Some(taken(5)));
         assert!(!Profilers.has_edge_at(Point::In(5)) && !Profilers.has_edge_at(Point::Start));
-        Profilers.ends(6, false);
+        Profilers.ends(6, false, tllmprof_session::End::Exit);
         assert!(STATE.lock().open.is_some());
         Profilers.finish(6, true, false);
         assert!(STATE.lock().open.is_none());

@@ -296,10 +296,10 @@ fn key() -> Option<u32> {
             if let Some(record) = current() {
                 thread_ends(record);
             }
-            if ids::process() == ids::thread() {
-                if let Some(leaves) = MAIN_THREAD_LEAVES.get() {
-                    leaves();
-                }
+            if let Some(leaves) = MAIN_THREAD_LEAVES.get()
+                && ids::process() == ids::thread()
+            {
+                leaves();
             }
         });
     }

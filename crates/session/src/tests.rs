@@ -18,7 +18,7 @@ use tllmprof_steps::window::{Edge, Point, Taken};
 
 use crate::wiring::WIRING;
 use crate::{
-    Doors, Facts, Interpreter, Listener, Place, Rank, Sink, Wiring, activity, by_name, count,
+    Doors, End, Facts, Interpreter, Listener, Place, Rank, Sink, Wiring, activity, by_name, count,
     entered, goes_on, learns, named_entered, new_thread, note, returned,
 };
 
