@@ -400,14 +400,16 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     let counts = Counts::new().env("TLLMPROF_TRACE", "x.tllmprof");
     let path = counts.folder().join("x.tllmprof");
     let run = || counts.run(ALL, &["loop", "1", "100", "return"]).err();
-    // A record is replaced by one in a new file; whoever reads the old one keeps it.
+    // An earlier record is kept under another name, which is said.
     run();
     let first = fs::metadata(&path).unwrap();
-    let kept = fs::File::open(&path).unwrap();
     assert_eq!(first.permissions().mode() & 0o777, 0o600);
-    run();
+    let said = run();
+    let kept = counts.folder().join("x-1.tllmprof");
+    let kept_as = format!("an earlier record had this name, and is kept as {}", kept.display());
+    assert!(said.contains(&kept_as), "{said}");
+    assert_eq!(fs::metadata(&kept).unwrap().ino(), first.ino());
     assert_ne!(fs::metadata(&path).unwrap().ino(), first.ino());
-    assert_eq!(kept.metadata().unwrap().len(), first.len());
     // Anything else is left alone.
     fs::write(&path, "a diary").unwrap();
     let said = run();

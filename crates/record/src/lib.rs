@@ -18,6 +18,7 @@ mod chunk;
 mod clock;
 #[forbid(unsafe_code)]
 mod counter;
+mod earlier;
 #[forbid(unsafe_code)]
 mod event;
 #[forbid(unsafe_code)]
@@ -57,6 +58,7 @@ pub use batch::{Batch, Phase};
 pub use chunk::{Chunk, EventWriter};
 pub use clock::{Clock, MonotonicNs};
 pub use counter::Counter;
+pub use earlier::{keep_earlier, with_suffix};
 pub use event::{
     Event, EventKind, LAST_LASTING, NO_STRING, NoEvent, OWN_DOMAIN, Row, StringId, What,
 };

@@ -9,23 +9,23 @@ mod tests;
 
 use core::ffi::c_int;
 use core::ptr::NonNull;
-use std::ffi::OsString;
 use std::fs::{self, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use tllmprof_record::{CHUNK_BYTES, Ended, HEADER_BYTES, MAGIC};
+use tllmprof_record::{CHUNK_BYTES, HEADER_BYTES, MAGIC, keep_earlier, with_suffix};
 
 use super::failure::Failure;
 use super::quiet::Quiet;
 use tllmprof_platform::descriptor::Own;
 
 const MODE: u32 = 0o600;
+const CREATED: &str = "it could not be created";
 
-/// Names that are tried.
-const MOST_NAMES: u32 = 16;
+/// Names that are tried for a record.
+const MAX_NAMES: u32 = 10_000;
 
 /// The file of a record.
 pub struct File {
@@ -35,41 +35,67 @@ pub struct File {
     size: u64,
 }
 
+/// The reason for another name than the wanted one, of this record or of an earlier one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NameTaken {
+    /// A record had the wanted name that nobody writes to, and has this name now.
+    ByEarlier(PathBuf),
+    /// A record has the wanted name that a process may be writing to.
+    ByAnother,
+}
+
 impl File {
-    /// Makes the file at `path`, in the place of an older record if there is one. Where that one is
-    /// still written to, or is of the program that this process ran before, this one's number goes
-    /// into the name.
-    pub fn create(path: &Path, process: u32) -> Result<Self, Failure> {
+    /// Makes the file at `path`. No record is ever replaced, which would lose it: an earlier one that nobody writes to gets
+    /// the next free number before its extension. Where another process writes to it, the name of this one gets the number
+    /// of its process.
+    pub fn create(path: &Path, process: u32) -> Result<(Self, Option<NameTaken>), Failure> {
         let mut wanted = path.to_owned();
-        for times in 1..=MOST_NAMES {
+        let mut taken = None;
+        let mut others = 0;
+        for _ in 0..MAX_NAMES {
             match open(&wanted, true) {
+                Ok(file) => match Self::lock(file, &wanted)? {
+                    Some(file) => return Ok((file, taken)),
+                    None => continue,
+                },
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                result => return Self::new(result, wanted),
+                Err(error) => return Err(failure(CREATED, &error)),
             }
-            match Existing::at(&wanted, process)? {
-                Existing::InUse if times < MOST_NAMES => {
-                    wanted = with_number(path, process, times);
-                }
-                _ => break,
+            let is_free = match Existing::at(&wanted)? {
+                Existing::Gone => true,
+                Existing::Nothing(_held) => fs::remove_file(&wanted).is_ok(),
+                Existing::Left(_held) => match keep_earlier(&wanted) {
+                    Some(kept) => {
+                        taken = Some(NameTaken::ByEarlier(kept));
+                        true
+                    }
+                    None => false,
+                },
+                Existing::InUse => false,
+            };
+            if !is_free {
+                others += 1;
+                wanted = with_number(path, process, others);
+                taken = Some(NameTaken::ByAnother);
             }
         }
-        replace(wanted, process)
+        Err(failure(CREATED, &io::ErrorKind::AlreadyExists.into()))
     }
 
-    fn new(opened: io::Result<fs::File>, path: PathBuf) -> Result<Self, Failure> {
-        let file = opened.map_err(|error| failure("it could not be created", &error))?;
-        let file = Own::new(file).map_err(|error| failure("it could not be looked at", &error))?;
-        if let Some(file) = file.get() {
-            write_in_place(file);
-            // Others see by the lock that the file is in use; where there are no locks it is overwritten
-            // by whoever has the same name for its own.
-            let _ = file.try_lock();
+    /// Takes the file that was just made at `path` for its own; `None` if another process took it for one that was left.
+    fn lock(file: fs::File, path: &Path) -> Result<Option<Self>, Failure> {
+        // Others see by the lock that the file is in use. Where there are no locks they leave it alone.
+        let is_lost = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+        if is_lost || !is_at(&file, path) {
+            return Ok(None);
         }
-        Ok(Self {
+        write_in_place(&file);
+        let file = Own::new(file).map_err(|error| failure("it could not be looked at", &error))?;
+        Ok(Some(Self {
             file,
-            path,
+            path: path.to_owned(),
             size: 0,
-        })
+        }))
     }
 
     /// Where it is.
@@ -145,89 +171,75 @@ fn failure(tried: &'static str, error: &io::Error) -> Failure {
     Failure::new(tried, error.raw_os_error().unwrap_or(0))
 }
 
-/// Bytes of a file that show whether it is a record, and whose; where in them are the process and
-/// how it ended.
-const START: usize = 40;
-const PROCESS_AT: usize = 24;
-const ENDED_AT: usize = 32;
-
-/// A file that has the name already.
+/// A file that has the name already. The lock of one that is held goes with its descriptor.
 enum Existing {
-    /// A record that nobody writes to, or nothing yet.
-    Left,
-    /// A record that a process writes to, or that this one has written before it became another
-    /// program.
+    /// Another process has renamed it meanwhile.
+    Gone,
+    /// The start of a record, of a process that was killed before it wrote anything.
+    Nothing(fs::File),
+    /// A record that nobody writes to.
+    Left(fs::File),
+    /// A record that a process writes to, or may write to where the file system has no locks.
     InUse,
 }
 
 impl Existing {
-    fn at(path: &Path, process: u32) -> Result<Self, Failure> {
+    fn at(path: &Path) -> Result<Self, Failure> {
         const FOREIGN: Failure = Failure::new(
             "there is something else by that name, which is left alone",
             0,
         );
-        let status = fs::symlink_metadata(path).map_err(|_| FOREIGN)?;
+        let status = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Gone),
+            status => status.map_err(|_| FOREIGN)?,
+        };
         // SAFETY: takes nothing, and always succeeds.
         let is_own = status.uid() == unsafe { libc::geteuid() };
         if !status.file_type().is_file() || !is_own {
             return Err(FOREIGN);
         }
-        let file = open(path, false).map_err(|_| FOREIGN)?;
-        let mut start = [0; START];
+        let file = match open(path, false) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::Gone),
+            file => file.map_err(|_| FOREIGN)?,
+        };
+        let is_locked = file.try_lock().is_ok();
+        let mut start = [0; MAGIC.len()];
         let length = file.read_at(&mut start, 0).map_err(|_| FOREIGN)?;
-        // The lock goes with the descriptor.
-        let is_free = !matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-        drop(file);
-        let is_record = start.starts_with(&MAGIC);
+        let size = file.metadata().map_err(|_| FOREIGN)?.len();
+        let is_record = start == MAGIC;
         // A process that was killed while it made its record left zeros.
-        let is_begun = start.starts_with(&[0; MAGIC.len()])
-            && status.len() <= (HEADER_BYTES + CHUNK_BYTES) as u64
-            && status.len().is_multiple_of(HEADER_BYTES as u64);
-        match length {
-            0 => {}
-            START if is_record || is_begun => {}
-            _ => return Err(FOREIGN),
+        let is_begun = start == [0; MAGIC.len()]
+            && size <= (HEADER_BYTES + CHUNK_BYTES) as u64
+            && size.is_multiple_of(HEADER_BYTES as u64);
+        if length > 0 && !is_record && !is_begun {
+            return Err(FOREIGN);
         }
-        let number = |at: usize| start[at..].first_chunk().map(|n| u32::from_le_bytes(*n));
-        let is_own = is_record
-            && number(PROCESS_AT) == Some(process)
-            && number(ENDED_AT) == Some(Ended::Not as u32);
-        Ok(if is_free && !is_own {
-            Self::Left
-        } else {
+        Ok(if !is_locked {
             Self::InUse
+        } else if !is_at(&file, path) {
+            Self::Gone
+        } else if is_record {
+            Self::Left(file)
+        } else {
+            Self::Nothing(file)
         })
     }
 }
 
-/// Makes a file beside `path` and renames it: whoever reads the older one keeps it.
-fn replace(path: PathBuf, process: u32) -> Result<File, Failure> {
-    let mut beside = path.clone().into_os_string();
-    beside.push(format!(".new-{process}"));
-    let beside = PathBuf::from(beside);
-    // What is there was left by a process of the same number.
-    let _ = fs::remove_file(&beside);
-    let mut file = File::new(open(&beside, true), beside)?;
-    if let Err(error) = fs::rename(&file.path, &path) {
-        let _ = fs::remove_file(&file.path);
-        return Err(failure("the older one could not be replaced", &error));
-    }
-    file.path = path;
-    Ok(file)
+/// Whether the open file is the one that has this name.
+fn is_at(file: &fs::File, path: &Path) -> bool {
+    let identity = |status: fs::Metadata| (status.dev(), status.ino());
+    let of_path = fs::symlink_metadata(path).map(identity);
+    matches!((file.metadata().map(identity), of_path), (Ok(file), Ok(path)) if file == path)
 }
 
 /// The path with a process's number before its extension, and from the second time on which it is.
 fn with_number(path: &Path, process: u32, times: u32) -> PathBuf {
-    let mut name = OsString::from(path.file_stem().unwrap_or_default());
-    name.push(format!("-{process}"));
+    let mut suffix = format!("-{process}");
     if times > 1 {
-        name.push(format!("-{times}"));
+        suffix.push_str(&format!("-{times}"));
     }
-    if let Some(extension) = path.extension() {
-        name.push(".");
-        name.push(extension);
-    }
-    path.with_file_name(name)
+    with_suffix(path, &suffix)
 }
 
 /// Opens the file, or makes it where it `is_new`.

@@ -33,7 +33,7 @@ mod writers;
 use core::sync::atomic::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use once_cell::race::OnceBox;
 use tllmprof_config::{Place, Settings};
@@ -63,7 +63,7 @@ pub use state::{
 pub use writers::strings::{LONGEST, Label, era, id_of, lasting_era, lasting_id_of};
 
 use facts::keep_warning;
-use file::File;
+use file::{File, NameTaken};
 use state::{HAS_FAILED, IS_ON, IS_WANTED, Keeps};
 use tllmprof_platform::log;
 
@@ -204,10 +204,16 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let path = FOLDER
         .get()
         .map_or(path.clone(), |folder| folder.join(&path));
-    let begun = File::create(&path, place.pid)
-        .and_then(|file| space::begin(file, settings.trace_max, settings.keep.is_some()));
+    let begun = File::create(&path, place.pid).and_then(|(file, taken)| {
+        let used = file.path().to_owned();
+        let header = space::begin(file, settings.trace_max, settings.keep.is_some())?;
+        Ok((header, used, taken))
+    });
     let header = match begun {
-        Ok(header) => header,
+        Ok((header, used, taken)) => {
+            report_taken(&path, &used, taken);
+            header
+        }
         Err(failure) => {
             HAS_FAILED.store(true, Ordering::Relaxed);
             log::say!(Warn, "no record at {}: {failure}", path.display());
@@ -232,6 +238,27 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     facts::write_pending();
     groups::write_pending();
     flight::begin();
+}
+
+/// Logs which name a record has got that was wanted at `path`, and which an earlier one.
+fn report_taken(path: &Path, used: &Path, taken: Option<NameTaken>) {
+    let (path, used) = (path.display(), used.display());
+    match taken {
+        None => {}
+        Some(NameTaken::ByEarlier(kept)) => {
+            let kept = kept.display();
+            log::say!(
+                Info,
+                "the record is {used}: an earlier record had this name, and is kept as {kept}"
+            );
+        }
+        Some(NameTaken::ByAnother) => {
+            log::say!(
+                Info,
+                "the record is {used}: {path} is the record of another process"
+            );
+        }
+    }
 }
 
 /// The process ends, after `iterations`: nothing that comes is kept but what the GPU did. Allocates

@@ -6,18 +6,18 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
-use tllmprof_record::{ClockKind, Event, Info, Reader, StreamWriter, What};
+use tllmprof_record::{ClockKind, Event, Info, Reader, StreamWriter, What, keep_earlier};
 
 use super::clock;
 
 /// The record of a run, by the number of the command's process.
 pub fn path(folder: &Path, pid: u32) -> PathBuf {
     let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy();
+    let host = host.nodename().to_string_lossy().replace('/', "_");
     folder.join(format!("tllmprof-{host}-gpu-{pid}.tllmprof"))
 }
 
-/// Makes the file, in the place of an older record.
+/// Makes the file. An earlier record by that name is kept under another.
 pub fn create(path: &Path) -> io::Result<File> {
     let new = || {
         OpenOptions::new()
@@ -27,10 +27,7 @@ pub fn create(path: &Path) -> io::Result<File> {
             .open(path)
     };
     let file = match new() {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && is_old_record(path) => {
-            fs::remove_file(path)?;
-            new()
-        }
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && is_kept(path) => new(),
         result => result,
     }?;
     // Others see by the lock that the record is in use; where there are no locks, they do not.
@@ -38,12 +35,15 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Whether there is a record that nobody writes to.
-fn is_old_record(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|status| status.is_file())
-        && Reader::open(path).is_ok()
-        && File::open(path)
-            .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockShared).is_ok())
+/// Keeps a record that nobody writes to under another name; false where there is none.
+fn is_kept(path: &Path) -> bool {
+    let is_record = fs::symlink_metadata(path).is_ok_and(|status| status.is_file())
+        && Reader::open(path).is_ok();
+    let Some(file) = File::open(path).ok().filter(|_| is_record) else {
+        return false;
+    };
+    let is_free = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    is_free && keep_earlier(path).is_some()
 }
 
 /// Begins the record with what is known of the machine.
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_older_record_is_replaced_and_nothing_else() {
+    fn an_earlier_record_is_kept_and_anything_else_left_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = path(folder.path(), 7);
         let name = path.file_name().unwrap().to_str().unwrap();
@@ -115,6 +115,8 @@ mod tests {
         assert_eq!(in_use.kind(), ErrorKind::AlreadyExists);
         drop(record);
         create(&path).unwrap();
+        let kept = path.with_file_name(name.replace("-7.", "-7-1."));
+        assert!(Reader::open(&kept).is_ok(), "{}", kept.display());
         fs::write(&path, "a letter").unwrap();
         assert!(create(&path).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "a letter");

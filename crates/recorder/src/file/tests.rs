@@ -9,24 +9,27 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-fn refusal(made: Result<File, Failure>) -> String {
+/// A file that has the name that it was to have.
+fn create(path: &Path) -> File {
+    let (file, taken) = File::create(path, OURS).unwrap();
+    assert_eq!((file.path(), taken), (path, None));
+    file
+}
+
+fn refusal(made: Result<(File, Option<NameTaken>), Failure>) -> String {
     made.err().unwrap().to_string()
 }
 
-/// The beginning of a record of `process`, which ended as `ended` says.
-fn record(process: u32, ended: Ended) -> Vec<u8> {
-    let mut bytes = vec![0; 2 * START];
-    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
-    bytes[PROCESS_AT..PROCESS_AT + 4].copy_from_slice(&process.to_le_bytes());
-    bytes[ENDED_AT..ENDED_AT + 4].copy_from_slice(&(ended as u32).to_le_bytes());
-    bytes
+/// The beginning of a record.
+fn record(of: u8) -> Vec<u8> {
+    [&MAGIC[..], &[of; 64]].concat()
 }
 
 #[test]
 fn a_file_is_its_owners_alone_and_has_a_high_descriptor() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
-    let file = File::create(&path, OURS).unwrap();
+    let file = create(&path);
     assert_eq!((file.path(), file.size()), (path.as_path(), 0));
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, MODE);
     assert!(file.file.get().unwrap().as_raw_fd() >= 64);
@@ -36,7 +39,7 @@ fn a_file_is_its_owners_alone_and_has_a_high_descriptor() {
 fn what_is_mapped_is_in_the_file() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
-    let mut file = File::create(&path, OURS).unwrap();
+    let mut file = create(&path);
     let first = file.grow(4096).unwrap();
     let second = file.grow(8192).unwrap();
     // SAFETY: both mappings are that long, and nobody else uses them.
@@ -64,40 +67,87 @@ fn a_file_system_that_reserves_nothing_gets_zeros() {
 }
 
 #[test]
-fn an_older_record_is_replaced_and_whoever_reads_it_keeps_it() {
+fn an_earlier_record_is_kept_under_the_next_free_name() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
-    let older = record(1, Ended::InOrder);
-    fs::write(&path, &older).unwrap();
-    let reading = fs::File::open(&path).unwrap();
-    let file = File::create(&path, OURS).unwrap();
-    assert_eq!(file.path(), path);
-    assert_eq!(fs::metadata(&path).unwrap().len(), 0);
-    let mut start = vec![0; older.len()];
-    reading.read_exact_at(&mut start, 0).unwrap();
-    assert_eq!(start, older);
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let kept = |number: u8| folder.path().join(format!("a-{number}.tlm"));
+    // What has the name is not a record's business.
+    fs::write(kept(2), "mine").unwrap();
+    for (number, earlier) in [(1, record(1)), (3, record(3))] {
+        fs::write(&path, &earlier).unwrap();
+        let (file, taken) = File::create(&path, OURS).unwrap();
+        assert_eq!(taken, Some(NameTaken::ByEarlier(kept(number))));
+        assert_eq!(file.path(), path);
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+        assert_eq!(fs::read(kept(number)).unwrap(), earlier);
+        drop(file);
+        fs::remove_file(&path).unwrap();
+    }
+    assert_eq!(fs::read(kept(1)).unwrap(), record(1));
+    assert_eq!(fs::read(kept(2)).unwrap(), b"mine");
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }
 
 #[test]
 fn a_record_that_is_written_to_keeps_its_name() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
-    let first = File::create(&path, 1).unwrap();
-    let second = File::create(&path, OURS).unwrap();
-    let third = File::create(&path, OURS).unwrap();
+    let first = create(&path);
+    let [second, third] = [(); 2].map(|()| File::create(&path, OURS).unwrap());
     assert_eq!(first.path(), path);
-    assert_eq!(second.path(), folder.path().join("a-4242.tlm"));
-    assert_eq!(third.path(), folder.path().join("a-4242-2.tlm"));
+    for ((file, taken), name) in [(&second, "a-4242.tlm"), (&third, "a-4242-2.tlm")] {
+        assert_eq!(file.path(), folder.path().join(name));
+        assert_eq!(*taken, Some(NameTaken::ByAnother));
+    }
 }
 
 #[test]
-fn a_record_of_the_program_before_exec_keeps_its_name() {
+fn a_name_without_an_extension_gets_its_number_at_the_end() {
     let folder = folder();
     let path = folder.path().join("a");
-    fs::write(&path, record(OURS, Ended::Not)).unwrap();
-    let file = File::create(&path, OURS).unwrap();
-    assert_eq!(file.path(), folder.path().join("a-4242"));
+    fs::write(&path, record(1)).unwrap();
+    let (_, taken) = File::create(&path, OURS).unwrap();
+    assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
+}
+
+/// Many that want one name at once, some of which end at once: each has a file of its own, and no record is lost.
+#[test]
+fn processes_that_start_at_once_get_a_file_each() {
+    const AT_ONCE: u8 = 16;
+    let folder = folder();
+    let path = folder.path().join("a.tlm");
+    fs::write(&path, record(0)).unwrap();
+    let barrier = std::sync::Barrier::new(AT_ONCE.into());
+    let begin = &|number: u8| {
+        barrier.wait();
+        let (file, _) = File::create(&path, u32::from(number) + 100).unwrap();
+        let written = file.file.get().unwrap().write_all_at(&record(number), 0);
+        written.unwrap();
+        // The lock of every other one goes while others look for a name.
+        (number % 2 == 0).then_some(file)
+    };
+    let files: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=AT_ONCE)
+            .map(|number| scope.spawn(move || begin(number)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    for file in files.iter().flatten() {
+        assert!(
+            is_at(file.file.get().unwrap(), file.path()),
+            "{:?}",
+            file.path()
+        );
+    }
+    let entries = fs::read_dir(folder.path()).unwrap();
+    let mut found: Vec<_> = entries
+        .map(|entry| fs::read(entry.unwrap().path()).unwrap()[8])
+        .collect();
+    found.sort_unstable();
+    assert_eq!(found, (0..=AT_ONCE).collect::<Vec<_>>());
 }
 
 #[test]
@@ -106,7 +156,7 @@ fn what_a_process_left_that_was_killed_at_the_start_is_replaced() {
     let path = folder.path().join("a.tlm");
     for length in [0, HEADER_BYTES, HEADER_BYTES + CHUNK_BYTES] {
         fs::write(&path, vec![0; length]).unwrap();
-        assert_eq!(File::create(&path, OURS).unwrap().path(), path, "{length}");
+        assert_eq!(create(&path).path(), path, "{length}");
     }
 }
 
@@ -140,7 +190,7 @@ fn a_missing_folder_is_named() {
 fn a_descriptor_that_the_host_has_closed_is_opened_again_while_the_file_is_there() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
-    let mut file = File::create(&path, OURS).unwrap();
+    let mut file = create(&path);
     // As if the host had closed it and opened another file, which stays open: another test could get its number.
     let take = |file: &File| {
         let other = fs::File::open("/dev/null").unwrap();
