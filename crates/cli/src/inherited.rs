@@ -1,13 +1,35 @@
-//! What Rust's runtime changes of the process before `main`, and a program that is started in its
-//! place would inherit: SIGPIPE ignored or not, and whether the standard descriptors are open.
+//! What this process inherited, and a program that it starts is to inherit as if it had been started in its place: the
+//! signals that are ignored and blocked, the descriptors that are open, the variables in their order, timers.
+//!
+//! Rust's runtime changes some of that before `main` and, in `Command`, between fork and exec.
 
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
 use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-static IGNORES_SIGPIPE: AtomicBool = AtomicBool::new(false);
+/// Signals whose being ignored this process changes for itself: the runtime ignores SIGPIPE, and who ignores SIGCHLD cannot
+/// wait for its children.
+const CHANGED: [i32; 2] = [libc::SIGPIPE, libc::SIGCHLD];
+
+static IGNORES: [AtomicBool; CHANGED.len()] = [const { AtomicBool::new(false) }; CHANGED.len()];
 static CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+static BLOCKED: OnceLock<libc::sigset_t> = OnceLock::new();
+
+/// Variables by which a service manager names the process that they are for.
+const PROCESS_VARIABLES: [&str; 3] = ["LISTEN_PID", "WATCHDOG_PID", "SYSTEMD_EXEC_PID"];
+/// The same process by another number, which a child cannot know before it starts.
+const LISTEN_PIDFD: &str = "LISTEN_PIDFDID";
+/// Digits of the largest process number, and the zero at the end.
+const LONGEST_NUMBER: usize = 11;
+
+const TIMERS: [libc::c_int; 3] = [libc::ITIMER_REAL, libc::ITIMER_VIRTUAL, libc::ITIMER_PROF];
 
 // SAFETY: the loader calls what stands in this section before `main`; the function takes no
 // notice of the arguments that it gets.
@@ -21,7 +43,12 @@ extern "C" fn note() {
         let is_closed = unsafe { libc::fcntl(descriptor, libc::F_GETFD) } == -1;
         closed.store(is_closed, Ordering::Relaxed);
     }
-    IGNORES_SIGPIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+    for (signal, ignores) in CHANGED.into_iter().zip(&IGNORES) {
+        ignores.store(is_ignored(signal), Ordering::Relaxed);
+    }
+    // SAFETY: the default action takes no handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+    let _ = BLOCKED.set(blocked());
 }
 
 /// Whether this process takes no notice of a signal.
@@ -34,27 +61,304 @@ pub fn is_ignored(signal: i32) -> bool {
     }
 }
 
+/// The signals that the calling thread has blocked.
+fn blocked() -> libc::sigset_t {
+    // SAFETY: all zeros are a signal set; without a new mask the old one is only written.
+    unsafe {
+        let mut now = core::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_SETMASK, ptr::null(), &raw mut now);
+        now
+    }
+}
+
 /// Runs `command` in this process's place, as it would run had it been started instead of us.
 /// Returns only if that fails.
 pub fn exec(command: &mut Command) -> io::Error {
-    hand_on(command);
-    command.exec()
+    match hand_on(command, Heir::ThisProcess) {
+        Ok(()) => command.exec(),
+        Err(error) => error,
+    }
+}
+
+/// The process that a program runs in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Heir {
+    ThisProcess,
+    Child,
 }
 
 /// Has `command` inherit what this process did.
-pub fn hand_on(command: &mut Command) {
-    // SAFETY: the closure makes system calls alone, which may be made between fork and exec.
+///
+/// # Errors
+/// An argument or a variable has a zero byte.
+pub fn hand_on(command: &mut Command, heir: Heir) -> io::Result<()> {
+    let mut image = Image::new(command, heir)?;
+    let wrapper = std::process::id().cast_signed();
+    let blocked = BLOCKED.get().copied();
+    let timers = match heir {
+        Heir::ThisProcess => [None; TIMERS.len()],
+        Heir::Child => TIMERS.map(running),
+    };
+    let is_reaper = is_subreaper();
+    // SAFETY: the closure makes system calls alone, and writes to memory of its own; it may run between fork and exec.
     unsafe {
-        command.pre_exec(|| {
-            if IGNORES_SIGPIPE.load(Ordering::Relaxed) {
-                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        command.pre_exec(move || {
+            for (signal, ignores) in CHANGED.into_iter().zip(&IGNORES) {
+                if ignores.load(Ordering::Relaxed) {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
             }
             for (descriptor, closed) in (0..).zip(&CLOSED) {
                 if closed.load(Ordering::Relaxed) {
                     libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
                 }
             }
-            Ok(())
+            if heir == Heir::Child {
+                for (timer, left) in TIMERS.into_iter().zip(&timers) {
+                    if let Some(left) = left {
+                        libc::setitimer(timer, left, ptr::null_mut());
+                    }
+                }
+                libc::prctl(libc::PR_SET_CHILD_SUBREAPER, libc::c_ulong::from(is_reaper));
+                // Whoever kills us means the program.
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if libc::getppid() != wrapper {
+                    libc::_exit(128 | libc::SIGKILL);
+                }
+            }
+            // The last, as signals that came meanwhile may end the process now.
+            if let Some(blocked) = &blocked {
+                libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut());
+            }
+            Err(image.exec())
         });
+    }
+    Ok(())
+}
+
+/// What remains of a timer, if it runs.
+fn running(timer: libc::c_int) -> Option<libc::itimerval> {
+    // SAFETY: all zeros are an itimerval, which the call only writes to.
+    let (result, left) = unsafe {
+        let mut left: libc::itimerval = core::mem::zeroed();
+        (libc::getitimer(timer, &raw mut left), left)
+    };
+    let runs = left.it_value.tv_sec != 0 || left.it_value.tv_usec != 0;
+    (result == 0 && runs).then_some(left)
+}
+
+/// Stops the timers that a child of ours has got.
+pub fn stop_timers() {
+    // SAFETY: all zeros are a timer that does not run, and no old value is asked for.
+    unsafe {
+        let none: libc::itimerval = core::mem::zeroed();
+        for timer in TIMERS {
+            libc::setitimer(timer, &raw const none, ptr::null_mut());
+        }
+    }
+}
+
+fn is_subreaper() -> bool {
+    let mut is_one: libc::c_int = 0;
+    // SAFETY: writes the local.
+    unsafe { libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &raw mut is_one) };
+    is_one != 0
+}
+
+/// Closes the pipes and sockets that this process inherited: the program has them, and whoever is at the other end waits for
+/// the program to close them. Standard error stays, where messages go. (Files stay, too: to close one gives up the locks on
+/// it.)
+pub fn release() {
+    let is_stream = |descriptor: RawFd| {
+        // SAFETY: all zeros are a stat, which is written to; the descriptor need not be open.
+        let (result, status) = unsafe {
+            let mut status: libc::stat = core::mem::zeroed();
+            (libc::fstat(descriptor, &raw mut status), status)
+        };
+        result == 0 && [libc::S_IFIFO, libc::S_IFSOCK].contains(&(status.st_mode & libc::S_IFMT))
+    };
+    let null = fs::File::options().read(true).write(true).open("/dev/null");
+    if let Ok(null) = null {
+        if is_stream(libc::STDIN_FILENO) {
+            let _ = rustix::stdio::dup2_stdin(&null);
+        }
+        if is_stream(libc::STDOUT_FILENO) {
+            let _ = rustix::stdio::dup2_stdout(&null);
+        }
+    }
+    for descriptor in open_descriptors() {
+        // SAFETY: F_GETFD reads a flag. What this process opened has it set; what it inherited has not, and nothing here uses
+        // that.
+        unsafe {
+            let flags = libc::fcntl(descriptor, libc::F_GETFD);
+            if descriptor > libc::STDERR_FILENO && flags == 0 && is_stream(descriptor) {
+                libc::close(descriptor);
+            }
+        }
+    }
+}
+
+pub fn open_descriptors() -> Vec<RawFd> {
+    let entries = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let names = entries.map(|entry| entry.file_name());
+    names
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect()
+}
+
+unsafe extern "C" {
+    static mut environ: *const *const libc::c_char;
+}
+
+/// A program, its arguments and variables, as the kernel takes them.
+struct Image {
+    arguments: Vec<*const libc::c_char>,
+    variables: Vec<*const libc::c_char>,
+    /// Where the child writes its own number.
+    numbers: Vec<*mut libc::c_char>,
+    /// The memory that all these point to.
+    _strings: Vec<CString>,
+}
+
+// SAFETY: the pointers lead to memory that the value owns and nobody else uses.
+unsafe impl Send for Image {}
+// SAFETY: as above; a shared reference reads nothing through the pointers.
+unsafe impl Sync for Image {}
+
+impl Image {
+    /// The variables are those of this process, as they are: in their order, also without a `=`, also twice.
+    fn new(command: &Command, heir: Heir) -> io::Result<Self> {
+        let mut strings = Vec::new();
+        let mut add = |bytes: Vec<u8>| -> io::Result<*mut libc::c_char> {
+            // Moved into the list as it is: its memory stays where it is.
+            strings.push(CString::new(bytes)?);
+            Ok(strings
+                .last()
+                .map_or(ptr::null_mut(), |string| string.as_ptr().cast_mut()))
+        };
+        let mut arguments = Vec::new();
+        for argument in [command.get_program()]
+            .into_iter()
+            .chain(command.get_args())
+        {
+            arguments.push(add(argument.as_bytes().to_vec())?.cast_const());
+        }
+        let mut changes: Vec<(&OsStr, Option<&OsStr>)> = command.get_envs().collect();
+        let mut variables = Vec::new();
+        let mut numbers = Vec::new();
+        let own = std::process::id().to_string();
+        for entry in own_variables() {
+            let length = entry.iter().position(|byte| *byte == b'=');
+            let (name, value) = entry.split_at(length.unwrap_or(entry.len()));
+            if let Some(place) = changes
+                .iter()
+                .position(|change| change.0.as_bytes() == name)
+            {
+                // What comes first counts.
+                if let Some(value) = changes[place].1.take() {
+                    variables.push(add([name, b"=", value.as_bytes()].concat())?.cast_const());
+                }
+                continue;
+            }
+            let is_number = PROCESS_VARIABLES
+                .iter()
+                .any(|variable| variable.as_bytes() == name);
+            if heir == Heir::Child && is_number && value.get(1..) == Some(own.as_bytes()) {
+                let start = [name, b"="].concat();
+                let at = start.len();
+                // Other bytes than zeros, which a string cannot have within.
+                let place = add([start, vec![b' '; LONGEST_NUMBER]].concat())?;
+                variables.push(place.cast_const());
+                numbers.push(place.wrapping_add(at));
+            } else if heir == Heir::ThisProcess || name != LISTEN_PIDFD.as_bytes() {
+                variables.push(add(entry.clone())?.cast_const());
+            }
+        }
+        for (name, value) in changes {
+            if let Some(value) = value {
+                variables
+                    .push(add([name.as_bytes(), b"=", value.as_bytes()].concat())?.cast_const());
+            }
+        }
+        arguments.push(ptr::null());
+        variables.push(ptr::null());
+        Ok(Self {
+            arguments,
+            variables,
+            numbers,
+            _strings: strings,
+        })
+    }
+
+    /// Becomes the program, as `execvp` finds and runs it; the error if that fails. For one thread, between fork and exec.
+    fn exec(&mut self) -> io::Error {
+        // SAFETY: the lists end with a null pointer, and each number has LONGEST_NUMBER bytes and a zero behind them. Nobody
+        // else reads the environment: this process has one thread, and ends or becomes another program.
+        unsafe {
+            let mut digits = [0_u8; LONGEST_NUMBER];
+            let digits = decimal(libc::getpid().unsigned_abs(), &mut digits);
+            for place in &self.numbers {
+                ptr::copy_nonoverlapping(digits.as_ptr().cast(), *place, digits.len());
+                place.add(digits.len()).write(0);
+            }
+            let before = environ;
+            environ = self.variables.as_ptr();
+            libc::execvp(self.arguments[0], self.arguments.as_ptr());
+            environ = before;
+        }
+        io::Error::last_os_error()
+    }
+}
+
+/// A number in digits, without an allocation.
+fn decimal(mut number: u32, digits: &mut [u8; LONGEST_NUMBER]) -> &[u8] {
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return &digits[at..];
+        }
+    }
+}
+
+/// This process's variables, as they were handed to it.
+fn own_variables() -> impl Iterator<Item = Vec<u8>> {
+    let mut list = Vec::new();
+    // SAFETY: the list ends with a null pointer, its entries with a zero; nothing here changes variables.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            list.push(std::ffi::CStr::from_ptr(*at).to_bytes().to_vec());
+            at = at.add(1);
+        }
+    }
+    list.into_iter()
+}
+
+/// Whether a service manager expects notices of this process (`sd_notify`). By default it takes them from the process that
+/// it started alone, which it asks the kernel for.
+pub fn notices_are_expected() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value: OsString| !value.is_empty());
+    let own = std::process::id().to_string().into_bytes();
+    // A manager that says which process it started, and another one, whose variables have leaked.
+    let other = std::env::var_os("SYSTEMD_EXEC_PID").map(OsString::into_vec);
+    is_set("NOTIFY_SOCKET") && other.is_none_or(|process| process == own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_their_digits() {
+        for number in [0, 7, 10, 4_194_304, u32::MAX] {
+            let mut digits = [0; LONGEST_NUMBER];
+            assert_eq!(decimal(number, &mut digits), number.to_string().as_bytes());
+        }
     }
 }

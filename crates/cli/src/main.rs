@@ -3,6 +3,7 @@
 //! Results go to standard output, everything else to standard error. Exit statuses: 0 done, 1 the
 //! work failed, 2 the command line or a variable is wrong; `run` ends as its program does.
 
+mod background;
 mod chosen;
 mod compare;
 mod demo;
@@ -34,6 +35,7 @@ mod streams;
 mod supervised;
 mod symbols;
 mod which;
+mod witness;
 
 use std::process::ExitCode;
 

@@ -69,7 +69,7 @@ impl Records {
                 ));
                 let records = Self {
                     is_unwritable: true,
-                    ..Self::of(DEFAULT.into())?
+                    ..Self::new(DEFAULT.into())?
                 };
                 return Ok((records, id));
             }
@@ -84,7 +84,7 @@ impl Records {
                 Some(Err(error)) if error.kind() == ErrorKind::NotFound => continue,
                 _ => {}
             }
-            let records = Self::begin("--trace", folder.join(DEFAULT).into())?;
+            let records = Self::new(folder.join(DEFAULT).into())?;
             let records = Self {
                 of_run: Some(folder),
                 is_made: made.is_ok() || mark.is_some(),
@@ -93,6 +93,12 @@ impl Records {
             };
             return Ok((records, id));
         }
+    }
+
+    /// The place of the records, in words of a command line.
+    pub fn place(&self) -> PathBuf {
+        let folder = self.of_run.clone();
+        folder.unwrap_or_else(|| PathBuf::from(&self.variable))
     }
 
     /// Removes the folder that was made if nothing was written to it.
@@ -114,21 +120,18 @@ impl Records {
 
     /// Those of a run that begins now. `given` is what was asked for, and by which option or variable.
     ///
-    /// Wherever the processes go, the records of all are to be in one place: the path is made
-    /// absolute.
-    ///
     /// # Errors
-    /// Where this process's folder cannot be determined, or that of the records is not there or cannot be written to.
+    /// As [`Records::new`], or where the folder of the records is not there or cannot be written to.
     pub fn begin(by: &str, given: OsString) -> Result<Self> {
-        let records = Self::of(given.clone())?;
-        let typed = Path::new(&given);
+        let typed = PathBuf::from(&given);
+        let records = Self::new(given)?;
         if typed.is_dir() {
             return Err(usage(format_args!(
                 "{by} {}: it is a folder (wanted: a file's name)",
                 typed.display()
             )));
         }
-        let folder = records.template.folder();
+        let folder = records.folder();
         if !folder.is_dir() {
             let (typed, folder) = (typed.display(), folder.display());
             return Err(usage(format_args!(
@@ -147,8 +150,12 @@ impl Records {
         Ok(records)
     }
 
-    /// As [`Records::begin`], wherever that is.
-    fn of(given: OsString) -> Result<Self> {
+    /// Wherever the processes go, the records of all are to be in one place: the path is made
+    /// absolute.
+    ///
+    /// # Errors
+    /// Where this process's folder cannot be determined.
+    fn new(given: OsString) -> Result<Self> {
         let variable = if Path::new(&given).is_absolute() {
             given
         } else {

@@ -6,17 +6,19 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
 use tllmprof_config::{Level, RUN_VARIABLE, RunId};
 
-use crate::failure::{usage, with_status};
+use crate::background::{self, Left};
+use crate::failure::{usage, with_status, worded};
 use crate::metrics::Sampler;
 use crate::options::{Options, split_arguments};
 use crate::profiler::{NCU, NSYS, ncu_arguments, nsys_arguments};
 use crate::records::{self, Records};
+use crate::supervised::Held;
 use crate::which::{Found, which};
 use crate::{doctor, inherited, library, live, manners, output, quote, report, runs, supervised};
 
@@ -114,7 +116,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         command.env(CONTROL, "1");
     }
     match which(name) {
-        Found::Program(_) => doctor::admit(name, &library, settings.log)?,
+        Found::Program(_) => doctor::admit(&arguments.command, &library, settings.log)?,
         Found::NotExecutable(_) => {
             return Err(cannot_start(name, &io::ErrorKind::PermissionDenied.into()));
         }
@@ -138,20 +140,42 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
     let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
     let task = options.task(&settings);
+    // A signal ends nothing that would leave the folder behind.
+    let held = Held::now();
     let (records, run) = match is_recorded {
-        true => {
-            records(&command, run, task.as_deref()).map(|(records, run)| (Some(records), run))?
-        }
+        true => records(&command, run, task.as_deref())?,
         false => (None, run),
     };
     // All that the program starts is of this run.
     command.env(RUN_VARIABLE, run.as_str());
-    if records.is_none() && !options.gpu_metrics() {
-        let error = inherited::exec(&mut command);
-        return Err(cannot_start(command.get_program(), &error));
-    }
     if let Some(records) = &records {
         command.env(TRACE, &records.variable);
+    } else if is_recorded {
+        // There is no place for one.
+        command.env(TRACE, "");
+    }
+    let is_service = inherited::notices_are_expected();
+    if is_service && options.gpu_metrics() && settings.log >= Level::Warn {
+        output::say(format_args!(
+            "NOTIFY_SOCKET is set, and with --gpu-metrics the program is a child of this process: the service manager takes \
+             its notices only with NotifyAccess=all"
+        ));
+    }
+    if !options.gpu_metrics() && (is_service || records.is_none()) {
+        if let Some(records) = &records
+            && settings.log >= Level::Info
+        {
+            output::say(format_args!(
+                "the program takes the place of this process, as a service manager expects its notices (NOTIFY_SOCKET is \
+                 set): no summary at the end (tllmprof report {} prints it)",
+                quoted(records.place())
+            ));
+        }
+        let error = inherited::exec(&mut command);
+        if let Some(records) = records {
+            records.finish();
+        }
+        return Err(cannot_start(command.get_program(), &error));
     }
     let sampler = if options.gpu_metrics() {
         let folder = match (&records, &settings.trace) {
@@ -163,36 +187,98 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     } else {
         None
     };
-    let status = supervised::run(&mut command);
+    let status = supervised::run(&held, &mut command);
+    drop(held);
     // What was killed could not.
     live::sweep();
     let metrics = sampler.and_then(Sampler::finish);
-    let status = status.map_err(|error| cannot_start(command.get_program(), &error))?;
-    if let Some(records) = records {
-        if !arguments.no_summary && !manners::is_quiet() {
-            summarise(&records, metrics, &run, settings.log);
+    let Some(records) = records else {
+        return status
+            .map(end_as)
+            .map_err(|error| cannot_start(command.get_program(), &error));
+    };
+    let status = match status {
+        Ok(status) => status,
+        Err(error) => {
+            records.finish();
+            return Err(cannot_start(command.get_program(), &error));
         }
+    };
+    let left = background::find(&run);
+    if !arguments.no_summary && !manners::is_quiet() {
+        summarise(&records, metrics, &run, settings.log, left.is_empty());
+    }
+    if left.is_empty() {
         records.finish();
+    } else if settings.log >= Level::Info {
+        report_left(&left, &records);
     }
     Ok(end_as(status))
 }
 
-/// Where the processes of `command` are to write their records, and the identifier of their run.
-fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Records, RunId)> {
+/// Says that processes of the run go on, and where they write to.
+fn report_left(left: &[Left], records: &Records) {
+    const SHOWN: usize = 3;
+    let shown = left.iter().take(SHOWN);
+    let mut shown: Vec<_> = shown
+        .map(|left| format!("process {} ({})", left.number, left.name))
+        .collect();
+    if left.len() > SHOWN {
+        shown.push(format!("{} more", left.len() - SHOWN));
+    }
+    let (runs, its) = match left {
+        [_] => ("runs", "Its record"),
+        _ => ("run", "Their records"),
+    };
+    output::say(format_args!(
+        "the program went to the background: {} still {runs}. {its} will be in {}",
+        shown.join(", "),
+        records.place().display()
+    ));
+}
+
+fn quoted(path: PathBuf) -> String {
+    String::from_utf8_lossy(&quote::word(path.as_os_str().as_bytes())).into_owned()
+}
+
+/// Where the processes of `command` are to write their records, and the identifier of their run. There is no place for them
+/// where they would be in a working directory that is gone.
+fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()
         .find_map(|(name, value)| (name == TRACE).then_some(value).flatten());
-    match by_option {
-        Some(given) => Ok((Records::begin("--trace", given.to_owned())?, run)),
-        None => match env::var_os(TRACE) {
-            Some(given) => Ok((Records::begin(TRACE, given)?, run)),
-            None => Records::of_run(&run, task),
-        },
+    let given = match by_option {
+        Some(given) => Some(("--trace", given.to_owned())),
+        None => env::var_os(TRACE).map(|given| (TRACE, given)),
+    };
+    let is_absolute = given
+        .as_ref()
+        .is_some_and(|(_, path)| Path::new(path).is_absolute());
+    if let Some(error) = env::current_dir().err().filter(|_| !is_absolute) {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "it was deleted".to_owned(),
+            _ => worded(&error.to_string()),
+        };
+        output::say(format_args!(
+            "no record: it would be in the working directory: {why}. Set --trace /PATH to record elsewhere"
+        ));
+        return Ok((None, run));
     }
+    let (records, run) = match given {
+        Some((by, given)) => (Records::begin(by, given)?, run),
+        None => Records::of_run(&run, task)?,
+    };
+    Ok((Some(records), run))
 }
 
 /// Shows what the records of a run hold.
-fn summarise(records: &Records, metrics: Option<PathBuf>, run: &RunId, log: Level) {
+fn summarise(
+    records: &Records,
+    metrics: Option<PathBuf>,
+    run: &RunId,
+    log: Level,
+    has_ended: bool,
+) {
     let mut written = records.written();
     if !written.is_empty() {
         written.extend(metrics.filter(|path| !written.contains(path)));
@@ -207,7 +293,7 @@ fn summarise(records: &Records, metrics: Option<PathBuf>, run: &RunId, log: Leve
                 String::from_utf8_lossy(&words.join(&b' '))
             ));
         }
-    } else if log >= Level::Info && !records.are_unwritable() {
+    } else if log >= Level::Info && has_ended && !records.are_unwritable() {
         output::say(format_args!(
             "no record was written to {} (a process writes one once it has the library in it and comes to its first iteration; \
              tllmprof doctor -- COMMAND says whether the library reaches it)",
@@ -227,14 +313,27 @@ fn end_as(status: ExitStatus) -> ExitCode {
 }
 
 fn cannot_start(name: &OsStr, error: &io::Error) -> anyhow::Error {
+    let is_there = matches!(which(name), Found::Program(_));
     let name = name.display();
     match error.kind() {
+        io::ErrorKind::NotFound if is_there => with_status(
+            NOT_FOUND,
+            format_args!(
+                "{name}: the interpreter or the dynamic linker that it names is not there"
+            ),
+        ),
         io::ErrorKind::NotFound => {
             with_status(NOT_FOUND, format_args!("{name}: there is no such program"))
         }
         io::ErrorKind::PermissionDenied => {
             with_status(NOT_EXECUTABLE, format_args!("{name}: it is not executable"))
         }
-        _ => with_status(NOT_EXECUTABLE, format_args!("{name}: {error}")),
+        _ => {
+            let why = worded(&error.to_string());
+            with_status(
+                NOT_EXECUTABLE,
+                format_args!("{name}: it cannot be executed: {why}"),
+            )
+        }
     }
 }

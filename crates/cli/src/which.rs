@@ -2,8 +2,8 @@
 
 use std::env;
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,7 +27,12 @@ fn which_in(command: &OsStr, path: &OsStr) -> Found {
         return Found::Nothing;
     }
     if command.as_bytes().contains(&b'/') {
-        return look(Path::new(command));
+        let path = Path::new(command);
+        return match path.metadata() {
+            // Something is in the way, such as a file in the place of a folder.
+            Err(error) if error.kind() != ErrorKind::NotFound => Found::NotExecutable(path.into()),
+            _ => look(path),
+        };
     }
     let mut found = Found::Nothing;
     for folder in env::split_paths(path) {
@@ -50,12 +55,17 @@ fn which_in(command: &OsStr, path: &OsStr) -> Found {
 
 fn look(file: &Path) -> Found {
     match file.metadata() {
-        Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 => {
+        Ok(metadata) if metadata.is_file() && is_executable(file) => {
             Found::Program(file.to_owned())
         }
         Ok(_) => Found::NotExecutable(file.to_owned()),
         Err(_) => Found::Nothing,
     }
+}
+
+/// Whether this user may execute a file, which its mode alone does not show.
+fn is_executable(file: &Path) -> bool {
+    rustix::fs::access(file, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 #[cfg(test)]
@@ -89,5 +99,9 @@ mod tests {
         assert_eq!(find("/bin/sh", ""), Found::Program("/bin/sh".into()));
         assert_eq!(find("/bin", "/"), Found::NotExecutable("/bin".into()));
         assert_eq!(find("./nothing", "/bin"), Found::Nothing);
+        assert_eq!(
+            find("/bin/sh/x", "/"),
+            Found::NotExecutable("/bin/sh/x".into())
+        );
     }
 }

@@ -80,6 +80,86 @@ fn a_program_of_an_older_c_library_is_not_started() {
     refused(&scratch, program, None, "the library requires glibc 9.99");
 }
 
+/// A dynamic linker on the command line ends the program as one that the program asks for does.
+#[test]
+fn a_program_of_an_older_dynamic_linker_on_the_command_line_is_not_started() {
+    let scratch = Scratch::new();
+    scratch.write("map", "GLIBC_9.99 { global: other; };");
+    library_that_needs(&scratch, "libc.so.6", &["-Wl,--version-script=map"]);
+    let program = scratch.compile("program", PRINTS, &[]);
+    let loader = loader();
+    let started = |verb: &str, arguments: &[&OsStr]| {
+        finish(
+            scratch
+                .tllmprof()
+                .args([verb, "--"])
+                .arg(loader)
+                .args(arguments),
+        )
+    };
+    let path = scratch.path("lib");
+    for options in [
+        &[][..],
+        &[
+            "--library-path".as_ref(),
+            path.as_os_str(),
+            "--inhibit-cache".as_ref(),
+        ],
+    ] {
+        for verb in ["run", "env"] {
+            let ended = started(verb, &[options, &[program.as_os_str()]].concat());
+            assert_eq!(
+                (ended.code(), ended.stdout.as_str()),
+                (Some(2), ""),
+                "{ended:?}"
+            );
+            let start = format!("tllmprof: {loader}: {}: its glibc (", program.display());
+            assert!(ended.stderr.starts_with(&start), "{ended:?}");
+            assert!(
+                ended.stderr.contains("the library requires glibc 9.99"),
+                "{ended:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn doctor_knows_what_a_dynamic_linker_on_the_command_line_runs() {
+    let scratch = Scratch::new();
+    let program = scratch.compile("program", PRINTS, &[]);
+    let loader = loader();
+    let mut doctor = scratch.tllmprof();
+    doctor
+        .args(["doctor", "--", loader, "--argv0", "name"])
+        .arg(&program);
+    let said = finish(&mut doctor).stdout;
+    let line = format!(
+        "{loader} is the dynamic linker, which runs {}\n",
+        program.display()
+    );
+    assert!(said.contains(&line), "{said}");
+    assert!(
+        said.contains("CUDA calls of this program will be intercepted."),
+        "{said}"
+    );
+    let mut run = scratch.tllmprof();
+    run.args(["run", "--log", "warn", "--", loader])
+        .arg(&program);
+    let ended = finish(run.env("SAY_LOADED", "1"));
+    assert_eq!(
+        (ended.stdout.as_str(), ended.stderr.as_str()),
+        ("started\n", "loaded\n")
+    );
+}
+
+/// This machine's dynamic linker.
+fn loader() -> &'static str {
+    let all = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"];
+    all.into_iter()
+        .find(|path| std::path::Path::new(path).exists())
+        .unwrap()
+}
+
 /// The shell that evaluates the lines could start nothing after them; another system, for which there are formats, may be newer.
 #[test]
 fn a_shell_of_an_older_c_library_gets_no_lines() {

@@ -35,12 +35,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let name = arguments
-        .command
-        .first()
-        .map_or(OsStr::new(""), OsString::as_os_str);
     let library_path = library::find()?;
-    let (sections, has_driver) = examine(name, &library_path);
+    let (sections, has_driver) = examine(&arguments.command, &library_path);
 
     let is_coloured = manners::stdout().is_coloured;
     let mut text: String = sections
@@ -78,18 +74,22 @@ pub fn required_glibc(library: &Path) -> Option<(u32, u32)> {
 ///
 /// # Errors
 /// With the library preloaded the program would not start.
-pub fn admit(command: &OsStr, library: &Path, log: Level) -> Result<()> {
+pub fn admit(command: &[OsString], library: &Path, log: Level) -> Result<()> {
     // What is wrong with the two is said elsewhere.
     let (Ok(program), Ok(library)) = (Program::of_command(command), Elf::read(library)) else {
         return Ok(());
     };
+    let name = command.first().map_or(OsStr::new(""), OsString::as_os_str);
     let subject = match program.chain.as_slice() {
         [script, .., executable] => {
             format!("{}: {}: ", script.display(), executable.display())
         }
-        _ => format!("{}: ", command.display()),
+        [executable] if program.loader.is_some() => {
+            format!("{}: {}: ", name.display(), executable.display())
+        }
+        _ => format!("{}: ", name.display()),
     };
-    match reach::obstacle(&program, &library, &Search::new()) {
+    match reach::obstacle(&program, &library, &Search::of(&program)) {
         Some(Obstacle::Fatal(why)) => return Err(usage(format_args!("{subject}{why}"))),
         Some(Obstacle::LeftOut(why)) if log >= Level::Warn => {
             output::say(format_args!("{subject}{why}: nothing will be captured"));
@@ -100,7 +100,7 @@ pub fn admit(command: &OsStr, library: &Path, log: Level) -> Result<()> {
 }
 
 /// What there is to say, and whether this machine has a driver.
-fn examine(command: &OsStr, library_path: &Path) -> (Vec<Section>, bool) {
+fn examine(command: &[OsString], library_path: &Path) -> (Vec<Section>, bool) {
     let mut has_driver = false;
     let mut about_library = Section::new("Library");
     let library = match Elf::read(library_path) {
@@ -126,10 +126,10 @@ fn examine(command: &OsStr, library_path: &Path) -> (Vec<Section>, bool) {
     let mut about_cuda = Section::new("CUDA");
     let mut about_python = Section::new("Python");
     let mut about_machine = Section::new("Machine");
-    let search = Search::new();
     match Program::of_command(command) {
         Err(problem) => about_program.bad(problem),
         Ok(program) => {
+            let search = Search::of(&program);
             let closure = search.closure(&program);
             let obstacle = library
                 .as_ref()
@@ -194,6 +194,12 @@ fn describe_program(section: &mut Section, program: &Program, obstacle: Option<&
             "{} is a script for {}",
             pair[0].display(),
             pair[1].display()
+        ));
+    }
+    if let Some(loader) = &program.loader {
+        let loader = loader.path.display();
+        section.good(format_args!(
+            "{loader} is the dynamic linker, which runs {path}"
         ));
     }
     match linker {

@@ -18,6 +18,16 @@ pub struct Program {
     /// The script and its interpreters, the executable last.
     pub chain: Vec<PathBuf>,
     pub elf: Elf,
+    /// The dynamic linker that the command names, which loads the executable whichever one that asks for.
+    pub loader: Option<Loader>,
+}
+
+/// A dynamic linker on the command line.
+#[derive(Debug)]
+pub struct Loader {
+    pub path: PathBuf,
+    /// `--library-path`, in the place of `LD_LIBRARY_PATH`.
+    pub library_path: Option<OsString>,
 }
 
 impl Program {
@@ -34,7 +44,9 @@ impl Program {
 
     /// # Errors
     /// What keeps the command from starting, in words.
-    pub fn of_command(command: &OsStr) -> Result<Self, String> {
+    pub fn of_command(command: &[OsString]) -> Result<Self, String> {
+        let arguments = command.get(1..).unwrap_or_default();
+        let command = command.first().map_or(OsStr::new(""), OsString::as_os_str);
         let first = match which(command) {
             Found::Program(path) => path,
             Found::NotExecutable(path) => {
@@ -48,7 +60,18 @@ impl Program {
         let mut path = first;
         while chain.len() <= DEPTH {
             match Elf::read(&path) {
-                Ok(elf) => return Ok(Self { chain, elf }),
+                Ok(elf) => {
+                    if let ([path], true) = (&chain[..], is_loader(&path, &elf))
+                        && let Some(loaded) = loaded(path, arguments)
+                    {
+                        return loaded;
+                    }
+                    return Ok(Self {
+                        chain,
+                        elf,
+                        loader: None,
+                    });
+                }
                 Err(NotRead::NotElf) => {}
                 Err(NotRead::Io(error)) => return Err(format!("{}: {error}", path.display())),
                 Err(NotRead::Malformed(error)) => {
@@ -60,6 +83,69 @@ impl Program {
         }
         Err(format!("{} has too many interpreters", chain[0].display()))
     }
+}
+
+/// Whether a file is a dynamic linker that can be run: it asks for no other one.
+fn is_loader(path: &Path, elf: &Elf) -> bool {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    elf.interpreter.is_none() && (elf.is_loader() || name.starts_with(b"ld-musl"))
+}
+
+/// The executable that a dynamic linker on the command line loads; `None` if it only shows something.
+fn loaded(loader: &Path, arguments: &[OsString]) -> Option<Result<Program, String>> {
+    const WITH_VALUE: [&str; 7] = [
+        "--library-path",
+        "--inhibit-rpath",
+        "--audit",
+        "--preload",
+        "--argv0",
+        "--glibc-hwcaps-prepend",
+        "--glibc-hwcaps-mask",
+    ];
+    let mut library_path = None;
+    let mut arguments = arguments.iter();
+    let path = loop {
+        let argument = arguments.next()?;
+        let Some(option) = argument
+            .to_str()
+            .filter(|argument| argument.starts_with("--"))
+        else {
+            break Path::new(argument);
+        };
+        match option {
+            "--" => break Path::new(arguments.next()?),
+            "--inhibit-cache" => {}
+            "--library-path" => library_path = Some(arguments.next()?.clone()),
+            // musl's linker takes values in the same argument, too.
+            option if WITH_VALUE.contains(&option) => drop(arguments.next()?),
+            option => match option.split_once('=') {
+                Some(("--library-path", value)) => library_path = Some(value.into()),
+                Some((name, _)) if WITH_VALUE.contains(&name) => {}
+                // It lists, checks or helps, and runs nothing.
+                _ => return None,
+            },
+        }
+    };
+    let shown = path.display();
+    Some(match Elf::read(path) {
+        Ok(mut elf) => {
+            elf.interpreter = Some(loader.display().to_string());
+            Ok(Program {
+                chain: vec![path.to_owned()],
+                elf,
+                loader: Some(Loader {
+                    path: loader.to_owned(),
+                    library_path,
+                }),
+            })
+        }
+        Err(NotRead::Io(error)) => Err(format!("{shown}: {error}")),
+        Err(NotRead::NotElf) => Err(format!(
+            "{shown} is not an ELF file, which {} cannot load",
+            loader.display()
+        )),
+        Err(NotRead::Malformed(error)) => Err(format!("{shown} is damaged: {error}")),
+    })
 }
 
 /// The program that runs a script.

@@ -44,7 +44,9 @@ impl Obstacle {
 /// What keeps the library out of the program, if anything is sure to.
 pub fn obstacle(program: &Program, library: &Elf, search: &Search) -> Option<Obstacle> {
     let elf = &program.elf;
-    if let Some(why) = secure(program.path()) {
+    // The kernel looks at the file that it starts.
+    let started = program.loader.as_ref().map(|loader| &*loader.path);
+    if let Some(why) = secure(started.unwrap_or(program.path())) {
         return Some(Obstacle::LeftOut(why));
     }
     if !elf.same_architecture(library) {
@@ -217,7 +219,7 @@ mod tests {
 
     /// The program that runs this, as it is in the simplest case: loaded by this machine's loader.
     fn here() -> Program {
-        Program::of_command(std::env::current_exe().unwrap().as_os_str()).unwrap()
+        Program::of_command(&[std::env::current_exe().unwrap().into()]).unwrap()
     }
 
     #[test]

@@ -54,6 +54,21 @@ impl Search {
         }
     }
 
+    /// Where those of a program are looked for.
+    pub fn of(program: &Program) -> Self {
+        let given = program
+            .loader
+            .as_ref()
+            .and_then(|loader| loader.library_path.as_ref());
+        match given {
+            Some(given) => Self {
+                library_path: folders(given.as_bytes()),
+                cache: OnceCell::new(),
+            },
+            None => Self::new(),
+        }
+    }
+
     /// The paths of a name in the cache.
     fn cached(&self, name: &str) -> impl Iterator<Item = PathBuf> {
         let cache = self.cache.get_or_init(|| {

@@ -92,10 +92,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             let name = name.display();
             return Err(usage(format_args!("{name}: there is no such program")));
         }
-        doctor::admit(name, &library, settings.log)?;
+        doctor::admit(&arguments.command, &library, settings.log)?;
     } else if arguments.format == Format::Shell {
         // Programs of this machine get it, and no line of the shell would work after this one.
-        doctor::admit("/bin/sh".as_ref(), &library, Level::Off)?;
+        doctor::admit(&["/bin/sh".into()], &library, Level::Off)?;
     }
     let variables = arguments.variables(&settings)?;
     output::print(&arguments.text(&library, &variables)?)?;

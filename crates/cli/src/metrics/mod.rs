@@ -22,8 +22,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tllmprof_config::{Level, RunId};
 
-use crate::output;
 use crate::supervised::Held;
+use crate::{inherited, output};
 
 /// How long the last words of the sampling process are waited for. It may still be loading NVML.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -82,13 +82,14 @@ impl Sampler {
             .shutdown(Shutdown::Write)
             .and_then(|()| self.orders.set_read_timeout(Some(PATIENCE)))
             .and_then(|()| self.orders.read_to_string(&mut said));
-        // SAFETY: the child was not waited for, so the number is its own. One that hangs in the driver
-        // is left to it.
+        // SAFETY: a child that has not been waited for has its number still; if it has been, with the orphans, the first
+        // call fails. One that hangs in the driver is left to it.
         unsafe {
-            if answered.is_err() {
+            let status = std::ptr::null_mut();
+            if libc::waitpid(self.number, status, libc::WNOHANG) == 0 && answered.is_err() {
                 libc::kill(self.number, libc::SIGKILL);
+                libc::waitpid(self.number, status, libc::WNOHANG);
             }
-            libc::waitpid(self.number, std::ptr::null_mut(), libc::WNOHANG);
         }
         let rounds: Option<u64> = said.trim_end().parse().ok();
         match rounds {
@@ -128,6 +129,7 @@ fn fork(plan: Plan) -> Result<(libc::pid_t, UnixStream)> {
 }
 
 fn in_child(plan: &Plan, mut orders: UnixStream) {
+    inherited::release();
     // The program's output is not for us to hold open, or for NVML to write to.
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdin(&null);

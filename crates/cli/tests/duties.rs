@@ -1,0 +1,820 @@
+//! What a wrapper owes the program that it starts in its place: each duty is a row, and the program is to see and do the same
+//! by itself, as a child of `tllmprof run`, and in its place (`run --no-trace`).
+
+mod common;
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Scratch, finish, plain};
+
+/// The ways in which a program is started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Bare,
+    Run,
+    InPlace,
+}
+
+const WAYS: [Way; 3] = [Way::Bare, Way::Run, Way::InPlace];
+
+struct Shop {
+    scratch: Scratch,
+    probe: PathBuf,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let scratch = Scratch::new();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/duties/probe.c");
+        let probe = scratch.compile(
+            "probe",
+            &fs::read_to_string(source).unwrap(),
+            &["-Wall", "-Werror"],
+        );
+        scratch.library();
+        Self { scratch, probe }
+    }
+
+    /// Starts `program` in one of the ways.
+    fn start(&self, way: Way, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = match way {
+            Way::Bare => plain(program.as_ref().as_ref()),
+            Way::Run => {
+                let mut command = self.scratch.tllmprof();
+                command
+                    .args(["run", "--log", "warn", "--no-summary", "--"])
+                    .arg(program);
+                command
+            }
+            Way::InPlace => {
+                let mut command = self.scratch.tllmprof();
+                command
+                    .args(["run", "--log", "warn", "--no-trace", "--"])
+                    .arg(program);
+                command
+            }
+        };
+        command.current_dir(self.scratch.path("."));
+        command
+    }
+
+    fn probe(&self, way: Way, what: &str) -> Command {
+        let mut command = self.start(way, &self.probe);
+        command.arg(what);
+        command
+    }
+}
+
+/// Has the child call `change` before it becomes the program.
+fn before(command: &mut Command, change: fn()) {
+    // SAFETY: the functions of the table make system calls alone.
+    unsafe {
+        command.pre_exec(move || {
+            change();
+            Ok(())
+        });
+    }
+}
+
+fn ignore(signal: i32) {
+    // SAFETY: takes no handler.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
+fn block(signals: &[i32]) {
+    // SAFETY: the set is initialised before it is used.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
+        }
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Duty, what is done before the start, what the program says of it, and a line of that.
+type Inherited = (&'static str, fn(), &'static str, &'static str);
+
+const INHERITED: &[Inherited] = &[
+    ("no signal is ignored", || (), "signals", "SigIgn."),
+    (
+        "SIGCHLD is ignored",
+        || ignore(libc::SIGCHLD),
+        "signals",
+        "SigIgn 17.",
+    ),
+    (
+        "SIGPIPE is ignored",
+        || ignore(libc::SIGPIPE),
+        "signals",
+        "SigIgn 13.",
+    ),
+    (
+        "signals of nohup and of a background job are ignored",
+        || {
+            [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP]
+                .map(ignore)
+                .into_iter()
+                .collect()
+        },
+        "signals",
+        "SigIgn 1 2 3 20.",
+    ),
+    (
+        "signals are blocked",
+        || block(&[libc::SIGTERM, libc::SIGCHLD, libc::SIGUSR1]),
+        "signals",
+        "SigBlk 10 15 17.",
+    ),
+    (
+        "a descriptor is open",
+        // SAFETY: takes descriptors alone.
+        || _ = unsafe { libc::dup2(1, 9) },
+        "descriptors",
+        "9 flags 0",
+    ),
+    (
+        "standard input and error are closed",
+        // SAFETY: takes descriptors alone.
+        || unsafe {
+            libc::close(0);
+            libc::close(2);
+        },
+        "descriptors",
+        "1 flags 0",
+    ),
+    (
+        "umask and nice",
+        // SAFETY: takes numbers alone.
+        || unsafe {
+            libc::umask(0o27);
+            libc::nice(3);
+        },
+        "limits",
+        "umask 27 nice 3 policy 0",
+    ),
+    (
+        "a limit",
+        || {
+            let limit = libc::rlimit {
+                rlim_cur: 77,
+                rlim_max: 99,
+            };
+            // SAFETY: reads the local.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        },
+        "limits",
+        "limit 7 77 99",
+    ),
+    (
+        "it reaps orphans",
+        // SAFETY: takes numbers alone.
+        || _ = unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) },
+        "limits",
+        "reaper 1 ",
+    ),
+    (
+        "it is not given privileges",
+        // SAFETY: takes numbers alone.
+        || _ = unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) },
+        "limits",
+        "privileges 1",
+    ),
+    (
+        "an alarm",
+        // SAFETY: takes a number alone.
+        || _ = unsafe { libc::alarm(100) },
+        "timer",
+        "timer runs",
+    ),
+    ("arguments", || (), "arguments", "arguments\n"),
+];
+
+/// Duty, the variables that it is started with (see the probe), what the program says of them, and a part of that.
+type WithVariables = (&'static str, &'static str, &'static str, &'static str);
+
+const WITH_VARIABLES: &[WithVariables] = &[
+    (
+        "variables in their order, twice, without a value",
+        "odd",
+        "variables",
+        "ZZ=1\nAA=2\nZZ=3\nstrange\n",
+    ),
+    ("a socket of systemd's", "service", "manager", "1 1 1 1"),
+    (
+        "a socket of another process's",
+        "other",
+        "manager",
+        "0 0 0 1",
+    ),
+    ("group and session", "group", "group", "1 1"),
+];
+
+#[test]
+fn the_program_has_the_commands_variables() {
+    let shop = Shop::new();
+    for (duty, kind, what, part) in WITH_VARIABLES {
+        let said = WAYS.map(|way| {
+            let command = shop.probe(way, what);
+            let mut through = plain(&shop.probe);
+            through
+                .args(["become", kind])
+                .arg(command.get_program())
+                .args(command.get_args());
+            for (name, value) in command.get_envs() {
+                through.env(name, value.unwrap_or_default());
+            }
+            before(&mut through, setsid);
+            let ended = finish(through.current_dir(shop.scratch.path(".")));
+            assert_eq!(ended.code(), Some(0), "{duty}, {way:?}: {ended:?}");
+            ended.stdout
+        });
+        assert!(said[0].contains(part), "{duty}: {}", said[0]);
+        assert_eq!(said, [&*said[0]; 3], "{duty}");
+    }
+}
+
+#[test]
+fn the_program_inherits_what_the_command_did() {
+    let shop = Shop::new();
+    for (duty, change, what, line) in INHERITED {
+        let said = WAYS.map(|way| {
+            let mut command = shop.probe(way, what);
+            before(&mut command, *change);
+            let ended = finish(&mut command);
+            assert_eq!(ended.code(), Some(0), "{duty}, {way:?}: {ended:?}");
+            ended.stdout
+        });
+        assert!(said[0].contains(line), "{duty}: {}", said[0]);
+        assert_eq!(said[1], said[0], "{duty}, run");
+        assert_eq!(said[2], said[0], "{duty}, run --no-trace");
+    }
+}
+
+/// A program that says what it gets.
+struct Listening {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+    /// The program's own number.
+    program: i32,
+}
+
+impl Listening {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let first = lines.next().unwrap().unwrap();
+        let program = first.strip_prefix("pid ").unwrap().parse().unwrap();
+        Self {
+            child,
+            lines,
+            program,
+        }
+    }
+
+    fn started(&self) -> i32 {
+        self.child.id().cast_signed()
+    }
+
+    fn line(&mut self) -> String {
+        self.lines.next().unwrap().unwrap()
+    }
+
+    /// How the started process changes: it stops, goes on, or ends.
+    fn change(&self) -> ExitStatus {
+        let mut status = 0;
+        // SAFETY: writes the local; the child has not been waited for to its end.
+        let changed = unsafe {
+            libc::waitpid(
+                self.started(),
+                &raw mut status,
+                libc::WUNTRACED | libc::WCONTINUED,
+            )
+        };
+        assert_eq!(changed, self.started());
+        ExitStatus::from_raw(status)
+    }
+
+    /// Asks it to end, and returns what it has said since.
+    fn finish(mut self) -> Vec<String> {
+        send(self.started(), libc::SIGUSR2);
+        let lines: Vec<_> = self.lines.by_ref().map(Result::unwrap).collect();
+        assert!(common::wait(&mut self.child).is_some());
+        lines
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            send(self.program, libc::SIGKILL);
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn send(number: i32, signal: i32) {
+    // SAFETY: takes no pointers.
+    unsafe { libc::kill(number, signal) };
+}
+
+/// The letter of a process's state.
+fn state(number: i32) -> char {
+    let text = fs::read_to_string(format!("/proc/{number}/stat")).unwrap();
+    text.rsplit_once(") ").unwrap().1.chars().next().unwrap()
+}
+
+/// Waits for a state of a process, for a minute at most.
+fn wait_for(name: &str, number: i32, wanted: impl Fn(char) -> bool) {
+    let started = Instant::now();
+    while !wanted(state(number)) {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "{name}: {}",
+            state(number)
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn setsid() {
+    // SAFETY: takes nothing.
+    unsafe { libc::setsid() };
+}
+
+fn own_group() {
+    // SAFETY: takes numbers alone.
+    unsafe { libc::setpgid(0, 0) };
+}
+
+/// Duty, the group that it is in, what the program does, the signals that are sent (to the whole group where negative), and what it says.
+type Sent = (
+    &'static str,
+    fn(),
+    &'static str,
+    &'static [i32],
+    &'static [&'static str],
+);
+
+/// A signal that is handled after those of lower numbers.
+const FENCE: i32 = 36;
+
+const SENT: &[Sent] = &[
+    (
+        "a signal",
+        own_group,
+        "listen",
+        &[libc::SIGTERM],
+        &["got 15"],
+    ),
+    (
+        "a signal to the group comes once",
+        own_group,
+        "listen",
+        &[-libc::SIGTERM],
+        &["got 15"],
+    ),
+    (
+        "a signal to the session's group comes once",
+        setsid,
+        "listen",
+        &[-libc::SIGINT],
+        &["got 2"],
+    ),
+    (
+        "each of several signals",
+        setsid,
+        "listen",
+        &[
+            -libc::SIGUSR1,
+            libc::SIGUSR1,
+            -libc::SIGUSR1,
+            libc::SIGHUP,
+            -libc::SIGHUP,
+            libc::SIGTERM,
+        ],
+        &["got 10", "got 10", "got 10", "got 1", "got 1", "got 15"],
+    ),
+    (
+        "signals of real time",
+        own_group,
+        "listen",
+        &[-36, 36, 36, -36],
+        &["got 36", "got 36", "got 36", "got 36"],
+    ),
+];
+
+#[test]
+fn the_program_gets_what_is_sent_once() {
+    let shop = Shop::new();
+    for (duty, place, what, signals, expected) in SENT {
+        for way in WAYS {
+            let mut command = shop.probe(way, what);
+            before(&mut command, *place);
+            let mut program = Listening::start(&mut command);
+            let mut said = Vec::new();
+            for signal in *signals {
+                let started = program.started();
+                let to = if *signal < 0 { -started } else { started };
+                send(to, signal.abs());
+                said.push(program.line());
+                // Equal signals that come before the first was handled are one. This one is handled after it.
+                send(started, FENCE);
+                assert_eq!(program.line(), format!("got {FENCE}"), "{duty}, {way:?}");
+            }
+            said.extend(program.finish());
+            assert_eq!(said.pop().as_deref(), Some("got 12"), "{duty}, {way:?}");
+            assert_eq!(said, *expected, "{duty}, {way:?}");
+        }
+    }
+}
+
+/// A program that leaves the group would still have been its leader in our place.
+#[test]
+fn a_program_in_a_group_of_its_own_gets_what_is_sent_to_the_commands() {
+    let shop = Shop::new();
+    for way in WAYS {
+        let mut command = shop.probe(way, "own-group");
+        before(&mut command, own_group);
+        let mut program = Listening::start(&mut command);
+        send(-program.started(), libc::SIGINT);
+        assert_eq!(program.line(), "got 2", "{way:?}");
+        assert_eq!(program.finish(), ["got 12"], "{way:?}");
+    }
+}
+
+#[test]
+fn a_signal_keeps_its_value_and_its_sender() {
+    let shop = Shop::new();
+    for way in WAYS {
+        let mut program = Listening::start(&mut shop.probe(way, "listen"));
+        let value = libc::sigval {
+            sival_ptr: std::ptr::without_provenance_mut(77),
+        };
+        // SAFETY: the value is a number.
+        assert_eq!(unsafe { libc::sigqueue(program.started(), 37, value) }, 0);
+        assert_eq!(program.line(), "got value 77 from 1", "{way:?}");
+        program.finish();
+    }
+}
+
+#[test]
+fn command_and_program_stop_and_go_on_together() {
+    let shop = Shop::new();
+    let own: fn(&Listening) -> i32 = |program| program.program;
+    let started: fn(&Listening) -> i32 = Listening::started;
+    let group: fn(&Listening) -> i32 = |program| -program.started();
+    // Who is stopped, by what, and who is continued.
+    let rows = [
+        (own, libc::SIGSTOP, own),
+        (own, libc::SIGSTOP, started),
+        (own, libc::SIGTSTP, own),
+        (own, libc::SIGTTIN, group),
+        (started, libc::SIGSTOP, started),
+        (started, libc::SIGSTOP, own),
+        (started, libc::SIGTSTP, started),
+        (started, libc::SIGTSTP, own),
+        (group, libc::SIGSTOP, group),
+        (group, libc::SIGSTOP, started),
+        (group, libc::SIGTSTP, group),
+        (group, libc::SIGTTOU, started),
+    ];
+    for (row, (stopped, signal, continued)) in rows.into_iter().enumerate() {
+        for way in WAYS {
+            let mut command = shop.probe(way, "listen");
+            before(&mut command, own_group);
+            let mut program = Listening::start(&mut command);
+            for _ in 0..2 {
+                send(stopped(&program), signal);
+                assert_eq!(
+                    program.change().stopped_signal(),
+                    Some(signal),
+                    "{row}, {way:?}"
+                );
+                let name = format!("{row}, {way:?}, stops");
+                wait_for(&name, program.program, |state| state == 'T');
+                send(continued(&program), libc::SIGCONT);
+                assert!(program.change().continued(), "{row}, {way:?}");
+                let name = format!("{row}, {way:?}, goes on");
+                wait_for(&name, program.program, |state| state != 'T');
+                send(program.started(), libc::SIGUSR1);
+                assert_eq!(program.line(), "got 10", "{row}, {way:?}");
+            }
+            assert_eq!(program.finish(), ["got 12"], "{row}, {way:?}");
+        }
+    }
+}
+
+#[test]
+fn the_commands_end_is_the_programs() {
+    let shop = Shop::new();
+    for end in [
+        "0", "7", "255", "-15", "-9", "-6", "-11", "-13", "-17", "-36",
+    ] {
+        let statuses = WAYS.map(|way| {
+            let mut command = shop.probe(way, "end");
+            let status = finish(command.arg(end)).status;
+            (status.code(), status.signal())
+        });
+        assert_eq!(statuses, [statuses[0]; 3], "{end}");
+    }
+}
+
+/// A signal that is blocked here ends a program that lets it come.
+#[test]
+fn a_signal_that_was_blocked_ends_the_command_as_it_did_the_program() {
+    let shop = Shop::new();
+    for way in WAYS {
+        let mut command = shop.start(way, "sh");
+        before(&mut command, || block(&[libc::SIGTERM]));
+        command.args(["-c", "kill -KILL $$"]);
+        assert_eq!(
+            finish(&mut command).status.signal(),
+            Some(libc::SIGKILL),
+            "{way:?}"
+        );
+    }
+}
+
+/// What cannot be started has the statuses of env(1).
+#[test]
+fn what_cannot_be_started_ends_as_with_env() {
+    let shop = Shop::new();
+    let scratch = &shop.scratch;
+    scratch.write("plain", "echo plain\n");
+    scratch.script("no-line", "echo started\n");
+    scratch.script("no-interpreter", "#!/nowhere/sh\n");
+    scratch.script("folder/x", "");
+    for name in [
+        "./nothing",
+        "no-such-program",
+        "./plain",
+        "./folder",
+        "./plain/x",
+        "./no-line",
+        "./no-interpreter",
+    ] {
+        let mut env = plain("env".as_ref());
+        let env = finish(env.arg(name).current_dir(scratch.path(".")));
+        for way in [Way::Run, Way::InPlace] {
+            let ended = finish(&mut shop.start(way, name));
+            assert_eq!(
+                (ended.code(), &ended.stdout),
+                (env.code(), &env.stdout),
+                "{name}, {way:?}"
+            );
+            let lines = usize::from(env.code() != Some(0));
+            assert_eq!(
+                ended.stderr.lines().count(),
+                lines,
+                "{name}, {way:?}: {ended:?}"
+            );
+        }
+    }
+    let left = fs::read_dir(scratch.path(".")).unwrap().flatten();
+    let folders = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("tllmprof-"));
+    assert_eq!(folders.count(), 0);
+}
+
+/// With our variables there are more than the kernel takes: the folder of the run does not stay.
+#[test]
+fn a_start_that_the_kernel_refuses_leaves_nothing() {
+    let shop = Shop::new();
+    // The kernel takes a quarter of the stack's limit.
+    let few = || {
+        let limit = libc::rlimit {
+            rlim_cur: 2 << 20,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: reads the local.
+        unsafe { libc::setrlimit(libc::RLIMIT_STACK, &raw const limit) };
+    };
+    let start = |way: Way, count: usize| {
+        let mut command = shop.start(way, "/bin/true");
+        before(&mut command, few);
+        command.args(std::iter::repeat_n("y".repeat(92), count));
+        command.stdin(Stdio::null()).stderr(Stdio::piped()).output()
+    };
+    // The most arguments with which the command itself starts: with its variables the program's are too many.
+    let (mut low, mut high) = (0, 1 << 14);
+    while high - low > 1 {
+        let middle = usize::midpoint(low, high);
+        match start(Way::Run, middle) {
+            Ok(_) => low = middle,
+            Err(_) => high = middle,
+        }
+    }
+    let refused = start(Way::Run, low).unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(126), "{said}");
+    assert_eq!(
+        said,
+        "tllmprof: /bin/true: it cannot be executed: Argument list too long\n"
+    );
+    let left = fs::read_dir(shop.scratch.path(".")).unwrap().flatten();
+    let folders = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("tllmprof-"));
+    assert_eq!(folders.count(), 0);
+}
+
+#[test]
+fn a_working_directory_that_was_deleted_keeps_no_program_from_starting() {
+    let shop = Shop::new();
+    let script = "mkdir gone; cd gone; rmdir ../gone; exec \"$@\"";
+    for (more, said) in [
+        (
+            &[][..],
+            "tllmprof: no record: it would be in the working directory: it was deleted.",
+        ),
+        (
+            &["--trace", "x"],
+            "tllmprof: no record: it would be in the working directory: it was deleted.",
+        ),
+        (&["--trace", "/tmp/none-%p.tllmprof"], ""),
+        (&["--no-trace"], ""),
+    ] {
+        let command = shop.start(Way::Run, "sh");
+        let mut shell = plain("sh".as_ref());
+        shell
+            .args(["-c", script, "sh"])
+            .arg(command.get_program())
+            .arg("run")
+            .args(more);
+        shell.args(["--log", "warn", "--", "sh", "-c", "echo started; exit 7"]);
+        shell.current_dir(shop.scratch.path("."));
+        for (name, value) in command.get_envs() {
+            shell.env(name, value.unwrap_or_default());
+        }
+        let ended = finish(&mut shell);
+        assert_eq!(
+            (ended.code(), ended.stdout.as_str()),
+            (Some(7), "started\n"),
+            "{ended:?}"
+        );
+        let ours: Vec<_> = ended
+            .stderr
+            .lines()
+            .filter(|line| line.starts_with("tllmprof"))
+            .collect();
+        assert_eq!(ours.len(), usize::from(!said.is_empty()), "{ended:?}");
+        assert!(ours.iter().all(|line| line.starts_with(said)), "{ended:?}");
+    }
+}
+
+/// Who reads what the program writes waits for the program to close it, and for nobody else.
+#[test]
+fn a_pipe_ends_when_the_program_closes_it() {
+    let shop = Shop::new();
+    for way in WAYS {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let descriptor = writer.as_raw_fd();
+        let mut command = shop.probe(way, "closes");
+        // SAFETY: takes descriptors alone.
+        unsafe {
+            command.pre_exec(move || {
+                libc::dup2(descriptor, 3);
+                libc::fcntl(3, libc::F_SETFD, 0);
+                Ok(())
+            });
+        }
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(writer);
+        let mut said = String::new();
+        child
+            .stdout
+            .take()
+            .unwrap()
+            .read_to_string(&mut said)
+            .unwrap();
+        assert_eq!(said, "ready\n", "{way:?}");
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0, "{way:?}");
+        // Written to nobody.
+        let mut input = child.stdin.take().unwrap();
+        while std::io::Write::write_all(&mut input, b"x").is_ok() {}
+        send(child.id().cast_signed(), libc::SIGTERM);
+        assert_eq!(
+            common::wait(&mut child).unwrap().signal(),
+            Some(libc::SIGTERM),
+            "{way:?}"
+        );
+    }
+}
+
+/// A service manager takes notices from the process that it started alone.
+#[test]
+fn a_program_that_a_service_manager_listens_to_has_the_commands_place() {
+    let shop = Shop::new();
+    let place = |variables: &[(&str, &str)]| {
+        let mut command = shop.probe(Way::Run, "listen");
+        command.envs(variables.iter().copied());
+        let program = Listening::start(&mut command);
+        let is_in_place = program.program == program.started();
+        program.finish();
+        is_in_place
+    };
+    assert!(place(&[("NOTIFY_SOCKET", "/run/x")]));
+    assert!(!place(&[]));
+    // One that another unit's process has leaked.
+    assert!(!place(&[
+        ("NOTIFY_SOCKET", "/run/x"),
+        ("SYSTEMD_EXEC_PID", "1")
+    ]));
+}
+
+/// A program that goes to the background: its run has a folder, and it is said.
+#[test]
+fn the_record_of_a_program_in_the_background_has_a_place() {
+    let shop = Shop::new();
+    let fifo = shop.scratch.path("fifo");
+    let made = finish(plain("mkfifo".as_ref()).arg(&fifo));
+    assert!(made.status.success());
+    // It ends when the test opens the other end, or gives up.
+    let script = "(setsid timeout 60 cat fifo >/dev/null 2>&1 & echo $!)";
+    let mut command = shop.scratch.tllmprof();
+    command.args(["run", "--run", "daemon", "--", "sh", "-c", script]);
+    let ended = finish(command.current_dir(shop.scratch.path(".")));
+    let there = shop.scratch.path("tllmprof-daemon").is_dir();
+    drop(fs::File::options().read(true).write(true).open(&fifo));
+    assert_eq!(ended.code(), Some(0), "{ended:?}");
+    assert!(there, "{ended:?}");
+    let said = &ended.stderr;
+    assert!(
+        said.starts_with("tllmprof: the program went to the background: process"),
+        "{said}"
+    );
+    assert!(
+        said.trim_end().ends_with("will be in tllmprof-daemon"),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}
+
+/// The first process of a container sees to orphans, and ends with its program when it is asked to.
+#[test]
+fn the_first_process_of_a_container_reaps_and_can_be_ended() {
+    let shop = Shop::new();
+    let inside = |way: Way, script: &str| {
+        let command = shop.start(way, "bash");
+        let mut unshare = plain("unshare".as_ref());
+        unshare.args(["-pf", "--mount-proc", "--kill-child"]);
+        unshare
+            .arg(command.get_program())
+            .args(command.get_args())
+            .args(["-c", script]);
+        for (name, value) in command.get_envs() {
+            unshare.env(name, value.unwrap_or_default());
+        }
+        finish(unshare.current_dir(shop.scratch.path(".")))
+    };
+    if inside(Way::Bare, "exit 9").code() != Some(9) {
+        eprintln!("skipped: no process namespaces here (they need root)");
+        return;
+    }
+    // An orphan that has ended is nobody's child any more once it was reaped.
+    let orphans = "( (exit 0 & echo $! > orphan) & wait ); read orphan < orphan; i=0; \
+                   while [ -e /proc/$orphan ] && [ $i -lt 3000 ]; do sleep 0.01; i=$((i+1)); done; \
+                   [ ! -e /proc/$orphan ] && echo reaped";
+    assert_eq!(inside(Way::Run, orphans).stdout, "reaped\n");
+    let asks = "trap 'exit 5' TERM; kill -TERM 1; while :; do sleep 0.01; done";
+    for way in WAYS {
+        let ended = inside(way, asks);
+        assert_eq!(ended.code(), Some(5), "{way:?}: {ended:?}");
+    }
+}
+
+/// Nothing of ours can be mistaken for the command by its name.
+#[test]
+fn a_signal_that_is_sent_by_name_comes_once() {
+    let shop = Shop::new();
+    let mut command = shop.probe(Way::Run, "listen");
+    before(&mut command, own_group);
+    let program = Listening::start(&mut command);
+    let children = format!("/proc/{0}/task/{0}/children", program.started());
+    let children = fs::read_to_string(children).unwrap_or_default();
+    for child in children.split_whitespace() {
+        let name = fs::read_to_string(format!("/proc/{child}/comm")).unwrap();
+        let line = fs::read(format!("/proc/{child}/cmdline")).unwrap();
+        let line = OsString::from_vec(line);
+        let is_program = child == program.program.to_string();
+        let has_name = name.contains("tllmprof") || line.to_string_lossy().contains("tllmprof run");
+        assert!(is_program || !has_name, "{name}: {}", line.display());
+    }
+    program.finish();
+}
