@@ -225,7 +225,7 @@ struct Image {
 
 // SAFETY: the pointers lead to memory that the value owns and nobody else uses.
 unsafe impl Send for Image {}
-// SAFETY: as above; a shared reference reads nothing through the pointers.
+// SAFETY: a shared reference reads nothing through the pointers; what they lead to is the value's own.
 unsafe impl Sync for Image {}
 
 impl Image {
