@@ -5,10 +5,11 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use common::python::{Bench, Event, Python, Ran, pythons};
-use common::{Scratch, command, repo, run};
+use common::{Scratch, command, repo, run, skipped};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -127,6 +128,77 @@ fn every_kind_of_call_has_its_range() {
             PATIENCE,
         );
         assert_eq!(ran.output.out(), plain.out(), "{python}");
+    }
+}
+
+/// A folder with the package greenlet for that Python; none where it cannot be had.
+fn greenlet(python: &Python) -> Option<PathBuf> {
+    let cache =
+        std::env::var_os("TLLMPROF_CACHE").map_or_else(|| repo().join(".cache"), PathBuf::from);
+    let (major, minor) = python.version;
+    let folder = cache.join(format!("greenlet-{major}.{minor}"));
+    if !folder.join("greenlet").is_dir() {
+        let mut pip = command(&python.path);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            "--target",
+        ]);
+        let got = run(pip.arg(&folder).arg("greenlet"), PATIENCE);
+        if !got.status.success() {
+            skipped(&format!("{python} cannot get greenlet"));
+            return None;
+        }
+    }
+    Some(folder)
+}
+
+/// Of all ways in which calls are seen.
+#[test]
+fn calls_of_greenlets_end_in_any_order() {
+    let bench = Bench::new();
+    let is_one =
+        |python: &&Python| python.has_gil && [8, 10, 11, 12, 13].contains(&python.version.1);
+    for python in pythons().iter().filter(is_one) {
+        let Some(folder) = greenlet(python) else {
+            continue;
+        };
+        let variables = [
+            ("TLLMPROF_PY_RANGES", "__main__:short,__main__:long"),
+            ("PYTHONPATH", folder.to_str().expect("a path in UTF-8")),
+        ];
+        let ran = bench.run(python, "functions_in_greenlets", &variables);
+        assert_eq!(ran.output.err(), "", "{python}");
+        // The call that goes on is interrupted where the other one ends before it.
+        let (_, sequence) = seen(&ran.events).pop_first().expect("a thread");
+        let expected = [
+            "push short",
+            "push long",
+            "pop long",
+            "pop short",
+            "push long",
+            "pop long",
+        ];
+        assert_eq!(sequence, expected, "{python}");
+        // Then each call is one range, between what the program took down itself.
+        let times = ran.numbers("times");
+        for (name, at) in [("short", 0), ("long", 1)] {
+            let spans = ran.started(name);
+            assert_eq!(spans.len(), 20, "{python} {name}");
+            for (span, times) in spans
+                .iter()
+                .zip(times.iter().filter(|times| times[0] == at))
+            {
+                assert!(
+                    span.start <= times[1] && times[2] <= span.end,
+                    "{python} {name}: {span:?} {times:?}"
+                );
+                assert!(span.end <= times[3], "{python} {name}: {span:?} {times:?}");
+            }
+        }
     }
 }
 

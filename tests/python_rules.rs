@@ -6,6 +6,8 @@ mod common;
 mod engines;
 #[path = "python_rules/found.rs"]
 mod found;
+#[path = "python_rules/hidden.rs"]
+mod hidden;
 
 use std::fs;
 use std::path::Path;

@@ -55,15 +55,24 @@ impl Kept {
     }
 }
 
-/// A range on the stack of the thread that pushed it.
+/// A range that a thread began, which the same thread ends.
 pub struct Pushed {
-    range: Option<LocalRange<'static>>,
-    kept: Option<Kept>,
+    name: Name,
+    shown: Shown,
     /// The record's window that it began in, and when, in ticks; 0 where it is not recorded.
     window: u32,
     since: u64,
     /// It is part of the thread's scope.
     is_scope: bool,
+}
+
+/// What an NVTX tool has of a [`Pushed`] range.
+enum Shown {
+    Nothing,
+    /// It is on the thread's stack of ranges, which end in the reverse order of their beginnings.
+    Nested(#[expect(dead_code, reason = "it is dropped")] LocalRange<'static>),
+    /// It may end before ranges that began later.
+    Apart(#[expect(dead_code, reason = "it is dropped")] Range<'static>),
 }
 
 /// A range that may end on another thread, and beside others.
@@ -144,21 +153,40 @@ impl Name {
     /// Begins a range that ends on this thread, before what was pushed earlier ends.
     #[must_use = "the range ends when it is dropped"]
     pub fn push(self) -> Pushed {
+        self.begin(self.nested())
+    }
+
+    /// As [`Name::push`], where it may end before ranges that began later: an NVTX tool gets it as a start/end range.
+    #[must_use = "the range ends when it is dropped"]
+    pub fn push_apart(self) -> Pushed {
+        let range = self.nvtx.map(|name| domain().range(name.get()));
+        self.begin(range.map_or(Shown::Nothing, Shown::Apart))
+    }
+
+    fn nested(self) -> Shown {
         let range = self.nvtx.map(|name| domain().local_range(name.get()));
+        range.map_or(Shown::Nothing, Shown::Nested)
+    }
+
+    fn begin(self, shown: Shown) -> Pushed {
         let window = self.kept.map_or(0, |_| recorder::ranges::window());
-        let is_scope = match self.kept {
+        Pushed {
+            name: self,
+            shown,
+            is_scope: self.begin_scope(),
+            window,
+            since: if window == 0 { 0 } else { recorder::ticks() },
+        }
+    }
+
+    /// Makes it a part of the thread's scope, where scopes are followed; whether it is.
+    fn begin_scope(self) -> bool {
+        match self.kept {
             Some(Kept::Function(label) | Kept::Range(label)) if scopes::are_on() => {
                 scopes::push(scopes::OWN, label.text());
                 true
             }
             _ => false,
-        };
-        Pushed {
-            is_scope,
-            range,
-            kept: self.kept,
-            window,
-            since: if window == 0 { 0 } else { recorder::ticks() },
         }
     }
 
@@ -200,19 +228,40 @@ impl Pushed {
     pub fn forget(self) {
         let _range = ManuallyDrop::new(self);
     }
+
+    /// Takes the range off the thread's stack, where it is the last, so that one that began before it can end. The
+    /// record does not notice.
+    pub fn interrupt(&mut self) {
+        self.end_scope();
+        if let Shown::Nested(_) = self.shown {
+            self.shown = Shown::Nothing;
+        }
+    }
+
+    /// Puts the range on the thread's stack again, after [`Pushed::interrupt`].
+    pub fn resume(&mut self) {
+        if let Shown::Nothing = self.shown {
+            self.shown = self.name.nested();
+        }
+        self.is_scope = self.name.begin_scope();
+    }
+
+    fn end_scope(&mut self) {
+        if core::mem::take(&mut self.is_scope) {
+            scopes::pop(scopes::OWN);
+        }
+    }
 }
 
 impl Drop for Pushed {
     fn drop(&mut self) {
-        if self.is_scope {
-            scopes::pop(scopes::OWN);
-        }
+        self.end_scope();
         if self.window != 0
-            && let Some(kept) = self.kept
+            && let Some(kept) = self.name.kept
         {
             recorder::ended(self.window, self.since, || kept.what());
         }
-        drop(self.range.take());
+        self.shown = Shown::Nothing;
     }
 }
 

@@ -304,6 +304,12 @@ impl Api {
         !(self.current_thread_state)().is_null()
     }
 
+    /// The state of the thread that has the GIL, if the calling one has it.
+    #[inline]
+    pub fn current_state(&self) -> ThreadState {
+        (self.current_thread_state)()
+    }
+
     /// The calling thread's state, whether it is current or not; null if the thread has none.
     pub fn state_of_thread(&self) -> ThreadState {
         let current = if self.version.has_current_state_per_thread() {

@@ -11,14 +11,14 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 
 use super::api::{Api, Raw};
-use super::attached::{self, Attached, api};
+use super::attached::{self, Attached, OutOfReach, api};
 use super::extension::extension;
 use super::method::call_on_main_thread;
 use super::object::{Object, Python};
 use super::threads::{self, Thread};
 use super::torch::{compiled, modules};
 use super::wants::wants;
-use super::{entry, functions, gil, interpreter, late, names};
+use super::{entry, functions, gc, gil, interpreter, late, names};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::got::{self, Redirect, redirect};
@@ -60,6 +60,7 @@ pub fn look() {
         let is_there = elf::containing(attached.start)
             .is_some_and(|module| (module.start, module.end) == (attached.start, attached.end));
         if is_there {
+            follow_setters(attached);
             return;
         }
         attached::set(None);
@@ -73,10 +74,18 @@ pub fn look() {
         found = modules.iter().find_map(|module| {
             let api = Api::find(module)?;
             let is_led = !is_installed
-                || redirect(module, &redirects).unwrap_or_else(|unreadable| {
-                    attached::is_out_of_reach(unreadable);
-                    false
-                });
+                || match redirect(module, &redirects) {
+                    Ok(is_led) => {
+                        if !is_led {
+                            attached::is_out_of_reach(OutOfReach::NotHooked);
+                        }
+                        is_led
+                    }
+                    Err(unreadable) => {
+                        attached::is_out_of_reach(OutOfReach::Unreadable(unreadable));
+                        false
+                    }
+                };
             is_led.then_some(Attached {
                 api,
                 start: module.start,
@@ -84,10 +93,13 @@ pub fn look() {
             })
         });
     });
-    let Some(attached) = found else { return };
+    let Some(attached) = found else {
+        return;
+    };
     lifecycle::register();
     let attached: &'static Attached = Box::leak(Box::new(attached));
     attached::set(Some(attached));
+    follow_setters(attached);
     let api = &attached.api;
     if !is_installed || !api.is_initialized() {
         return;
@@ -100,6 +112,13 @@ pub fn look() {
         && call_on_main_thread(api, begin_late).is_err()
     {
         log::once!(Debug, "Python is too busy to be attached to");
+    }
+}
+
+/// Has other tools' evaluators of frames noticed, where calls are followed.
+fn follow_setters(attached: &Attached) {
+    if wants().functions || wants().modules {
+        functions::follow_setters(attached);
     }
 }
 
@@ -330,6 +349,9 @@ fn met<'py>(
     }
     if functions::wants(event) {
         thread.busily(|| py.quietly(|py| functions::audited(py, event, args)));
+    }
+    if wants().gc && gc::wants(event) {
+        thread.busily(|| py.quietly(|py| gc::check(py, false)));
     }
     if modules::wants(event) {
         thread.busily(|| py.quietly(modules::look));

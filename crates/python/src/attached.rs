@@ -2,6 +2,8 @@
 
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
+use core::fmt;
+
 use super::api::Api;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::Unreadable;
@@ -24,7 +26,7 @@ lifecycle::global! {
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(reset)]
     static HAS_SUB_INTERPRETERS: AtomicBool = AtomicBool::new(false);
-    /// The error for which an interpreter could not be attached to; 0 for none.
+    /// The error for which an interpreter could not be attached to; 0 for none, [`NOT_HOOKED`] without one.
     #[fork(keep = "the interpreter is copied as it is")]
     #[restart(keep)]
     static OUT_OF_REACH: AtomicI32 = AtomicI32::new(0);
@@ -34,10 +36,31 @@ lifecycle::global! {
 pub enum Presence {
     /// It is followed.
     There,
-    /// It is there, and its slots could not be led.
-    OutOfReach(Unreadable),
+    /// It is there, and it could not be hooked.
+    OutOfReach(OutOfReach),
     /// None was found.
     NotFound,
+}
+
+/// The reason why an interpreter cannot be hooked.
+#[derive(Clone, Copy)]
+pub enum OutOfReach {
+    /// The process's mappings.
+    Unreadable(Unreadable),
+    /// None of its slots leads here.
+    NotHooked,
+}
+
+/// No error number is negative.
+const NOT_HOOKED: i32 = -1;
+
+impl fmt::Display for OutOfReach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(unreadable) => unreadable.fmt(f),
+            Self::NotHooked => f.write_str("its calls could not be hooked"),
+        }
+    }
 }
 
 /// The one that was found last, if it is there.
@@ -65,12 +88,17 @@ pub fn presence() -> Presence {
     match OUT_OF_REACH.load(Ordering::Relaxed) {
         _ if is_there() => Presence::There,
         0 => Presence::NotFound,
-        errno => Presence::OutOfReach(Unreadable(errno)),
+        NOT_HOOKED => Presence::OutOfReach(OutOfReach::NotHooked),
+        errno => Presence::OutOfReach(OutOfReach::Unreadable(Unreadable(errno))),
     }
 }
 
-/// There is an interpreter whose slots cannot be led.
-pub fn is_out_of_reach(Unreadable(errno): Unreadable) {
+/// Notes that there is an interpreter that cannot be hooked.
+pub fn is_out_of_reach(why: OutOfReach) {
+    let errno = match why {
+        OutOfReach::Unreadable(Unreadable(errno)) => errno,
+        OutOfReach::NotHooked => NOT_HOOKED,
+    };
     OUT_OF_REACH.store(errno, Ordering::Relaxed);
 }
 

@@ -3,17 +3,18 @@
 use core::cell::Cell;
 use core::ffi::CStr;
 use core::fmt;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
 
 use super::collecting::Collecting;
 use super::method::MethodDef;
-use super::object::{Object, Python};
+use super::object::{Held, Object, Python};
 use super::time::{Milliseconds, now};
-use super::{entry, threads};
+use super::{attached, entry, threads};
 use tllmprof_capture::marks::Name;
 use tllmprof_platform::lifecycle::{self, OnlyThread};
+use tllmprof_platform::log;
 use tllmprof_recorder as recorder;
 use tllmprof_recorder::Counter;
 use tllmprof_recorder::What;
@@ -59,6 +60,12 @@ impl Totals {
         add(&self.nanoseconds, took);
     }
 
+    /// Collections of all generations.
+    fn count(&self) -> u64 {
+        let counts = self.collections.iter();
+        counts.map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
     /// The child of a fork counts its own.
     fn in_child(&self, _: &OnlyThread) {
         let more = [&self.collected, &self.uncollectable, &self.nanoseconds];
@@ -98,6 +105,40 @@ lifecycle::global! {
     static NAMES: OnceBox<Option<Names>> = OnceBox::new();
 }
 
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The main interpreter's list of callbacks.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static CALLBACKS: Held = Held::none();
+    /// Our callback in it.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static OURS: Held = Held::none();
+    /// Collections that the interpreter has counted and did not report to us; unless 0.
+    #[fork(reset)]
+    #[restart(keep)]
+    static UNSEEN: AtomicU64 = AtomicU64::new(0);
+    /// Collections that the interpreter had counted and [`TOTALS`] had not when our callback came in; `UNKNOWN`, where
+    /// the two cannot be compared: in the child of a fork, and where interpreters share the totals.
+    #[fork(reset)]
+    #[restart(reset)]
+    static BEFORE: AtomicU64 = AtomicU64::new(UNKNOWN);
+    /// When the list is looked at next.
+    #[fork(keep = "the clock goes on")]
+    #[restart(keep)]
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    /// The program has taken our callback out of the list.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static IS_GONE: AtomicBool = AtomicBool::new(false);
+}
+
+const UNKNOWN: u64 = u64::MAX;
+/// Nanoseconds between two looks at the list.
+const INTERVAL: u64 = 20_000_000;
+
 static CALLBACK: MethodDef = MethodDef::with_tuple(c"tllmprof_gc", callback);
 
 /// Has the interpreter report its collections. None if it has no `gc` to ask.
@@ -105,11 +146,71 @@ pub fn install(py: Python<'_>) -> Option<()> {
     NAMES.get_or_init(|| Box::new(Names::new()));
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let function = py.function(&CALLBACK)?;
-    callbacks.append(&function).then_some(())
+    callbacks.append(&function).then_some(())?;
+    if py.interpreter() == 0 {
+        let before = counted(py).map(|counted| counted.saturating_sub(TOTALS.count()));
+        BEFORE.store(before.unwrap_or(UNKNOWN), Ordering::Relaxed);
+        OURS.set(function);
+        CALLBACKS.set(callbacks);
+    }
+    Some(())
+}
+
+/// Collections that the interpreter has counted so far.
+fn counted(py: Python<'_>) -> Option<u64> {
+    let stats = py.import_unseen(c"gc")?.attr(c"get_stats")?.call(&[])?;
+    let counts = py.c().as_tuple(&stats)?;
+    let counts = counts
+        .elements()
+        .filter_map(|of| of.item(c"collections")?.as_int());
+    Some(counts.sum::<i64>().max(0).cast_unsigned())
+}
+
+/// Whether an audited event is an occasion for [`check`].
+pub fn wants(event: &[u8]) -> bool {
+    matches!(event, b"import" | b"open") && now() >= NEXT.load(Ordering::Relaxed)
+}
+
+/// Notes where our callback is not in the list any more. `is_last`: the main interpreter ends, and what was not seen is
+/// counted.
+pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
+    NEXT.store(now() + INTERVAL, Ordering::Relaxed);
+    let callbacks = CALLBACKS.get(py).filter(|_| py.interpreter() == 0)?;
+    let all = py.c().as_tuple(&callbacks)?;
+    if all
+        .elements()
+        .all(|callback| callback.addr() != OURS.addr())
+    {
+        IS_GONE.store(true, Ordering::Relaxed);
+    }
+    let before = BEFORE.load(Ordering::Relaxed);
+    let is_comparable = before != UNKNOWN && !attached::has_sub_interpreters();
+    if is_last && is_comparable && IS_GONE.load(Ordering::Relaxed) {
+        let unseen = counted(py)?.saturating_sub(before + TOTALS.count());
+        UNSEEN.store(unseen, Ordering::Relaxed);
+        IS_GONE.store(unseen > 0, Ordering::Relaxed);
+    }
+    Some(())
+}
+
+/// Reports collections that were not seen. Allocates nothing.
+pub fn report_unseen() {
+    if !IS_GONE.load(Ordering::Relaxed) {
+        return;
+    }
+    let why = "the program took tllmprof's entry out of gc.callbacks";
+    match UNSEEN.load(Ordering::Relaxed) {
+        0 => log::say!(Warn, "Python GC: collections may be missing: {why}"),
+        1 => log::say!(Warn, "Python GC: 1 collection is missing: {why}"),
+        count => log::say!(Warn, "Python GC: {count} collections are missing: {why}"),
+    }
 }
 
 /// Takes ours out of the interpreter's callbacks. No code of the program's runs for that.
 pub fn uninstall<'py>(py: Python<'py>) -> Option<()> {
+    if py.interpreter() == 0 {
+        drop((CALLBACKS.take(py), OURS.take(py)));
+    }
     let callbacks = py.import_unseen(c"gc")?.attr(c"callbacks")?;
     let kind = py.function(&CALLBACK)?.kind();
     // Of a function in C, so that no code of the program's runs.
@@ -255,6 +356,11 @@ mod tests {
         report("stop", 1, 100).count(&place, &totals);
         assert_eq!(totals.collections.each_ref().map(of), [1, 1, 1]);
         assert_eq!(of(&totals.collected), 112);
+    }
+
+    #[test]
+    fn the_list_is_looked_at_where_modules_are_imported() {
+        assert!(wants(b"import") && wants(b"open") && !wants(b"exec"));
     }
 
     #[test]

@@ -92,6 +92,9 @@ fn main_ends(py: Python<'_>) {
     if wants().gil {
         names::look(py);
     }
+    if wants().gc {
+        gc::check(py, true);
+    }
     // Where CUDA is used, the end of the process reports them.
     if !session::uses_cuda() {
         totals::report(Level::Debug);

@@ -110,6 +110,7 @@ impl session::Interpreter for Cpython {
 
     fn report_missing(&self) {
         functions::report_missing();
+        gc::report_unseen();
         missing::report();
     }
 
@@ -119,6 +120,10 @@ impl session::Interpreter for Cpython {
 
     fn write_no_call(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
         write!(out, "{}", functions::Uncalled)
+    }
+
+    fn write_missing_calls(&self, out: &mut dyn core::fmt::Write) -> core::fmt::Result {
+        write!(out, "{}", functions::MayLackCalls)
     }
 }
 

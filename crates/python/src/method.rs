@@ -105,6 +105,35 @@ impl MethodDef {
         Self::new(name, method, FASTCALL)
     }
 
+    /// As [`MethodDef::fast`], given its first argument, and giving Python what the function gives, or None.
+    pub const fn answering<F>(name: &'static CStr, _: F) -> Self
+    where
+        F: for<'py> Fn(Python<'py>, &Object<'py>) -> Option<Object<'py>> + Copy + 'static,
+    {
+        unsafe extern "C" fn called<F>(_: Raw, args: *const Raw, count: isize) -> Raw
+        where
+            F: for<'py> Fn(Python<'py>, &Object<'py>) -> Option<Object<'py>> + Copy + 'static,
+        {
+            let _errno = Kept::new();
+            let Some(api) = attached::api() else {
+                return core::ptr::null_mut();
+            };
+            // SAFETY: Python calls this, so that the thread has the GIL, with an array of that many
+            // live arguments; a value of the function's type was given to `answering`.
+            unsafe {
+                let py = Python::assume(api);
+                let answer = contained(None, || {
+                    let first = (count > 0).then(|| py.share(*args)).flatten()?;
+                    py.quietly(|py| the::<F>()(py, &first))
+                });
+                answer.map_or_else(|| py.none(), Object::release)
+            }
+        }
+        // SAFETY: a function that is called as its flags say, whatever type it is kept as.
+        let method = unsafe { core::mem::transmute::<FastMethod, Method>(called::<F>) };
+        Self::new(name, method, FASTCALL)
+    }
+
     const fn new(name: &'static CStr, method: Method, flags: c_int) -> Self {
         Self {
             name: name.as_ptr(),

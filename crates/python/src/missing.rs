@@ -19,9 +19,9 @@ pub fn report() {
     }
     match attached::presence() {
         Presence::There => {}
-        Presence::OutOfReach(unreadable) => log::say!(
+        Presence::OutOfReach(why) => log::say!(
             Warn,
-            "Python could not be followed: {unreadable}: {wishes} had no effect"
+            "Python in this process could not be profiled: {why}: {wishes} had no effect"
         ),
         Presence::NotFound => log::say!(
             Warn,

@@ -181,7 +181,7 @@ fn leave(thread: &'static Thread) {
     }
     thread.holds.leave();
     thread.collecting.set(None);
-    thread.spans.end();
+    thread.spans.thread_ends();
     thread.modules.set(0);
     thread.is_busy.set(false);
     thread.last_condition.set(0);

@@ -50,6 +50,11 @@ impl Version {
         self.minor >= 12
     }
 
+    /// A code object has its qualified name.
+    pub const fn has_qualified_names(self) -> bool {
+        self.minor >= 11
+    }
+
     /// The thread state that is current is the calling thread's; before, that of whoever has the GIL.
     pub const fn has_current_state_per_thread(self) -> bool {
         self.minor >= 12

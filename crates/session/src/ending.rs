@@ -396,6 +396,9 @@ impl fmt::Display for Outcome<'_> {
             )?,
             _ => {
                 write!(f, ": {iterations} iterations by {by}")?;
+                if let (1.., Step::Python { .. }) = (*iterations, &settings.step) {
+                    interpreter().write_missing_calls(f)?;
+                }
                 if *iterations == 0 && learnt.is_none() {
                     if let Step::Nvtx { .. } = settings.step {
                         doors().write_no_range(f)?;

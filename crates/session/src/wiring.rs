@@ -161,6 +161,13 @@ pub trait Interpreter: Sync {
     /// # Errors
     /// Those of `out`.
     fn write_no_call(&self, out: &mut dyn fmt::Write) -> fmt::Result;
+    /// Writes that calls of the Python function that the rule names may be missing, if that is so.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    fn write_missing_calls(&self, _: &mut dyn fmt::Write) -> fmt::Result {
+        Ok(())
+    }
 }
 
 /// Listens to others, on a thread of its own.

@@ -16,6 +16,8 @@ const CODE: isize = 32;
 pub struct Layout {
     last: Last,
     yielded: Yielded,
+    /// Where the names of its module are.
+    globals: isize,
     /// Where its variables lie.
     variables: isize,
 }
@@ -53,6 +55,7 @@ pub enum State {
 static UNTIL_3_9: Layout = Layout {
     last: Last::Index { at: 104 },
     yielded: Yielded::StackTop { at: 72 },
+    globals: 48,
     variables: 360,
 };
 
@@ -62,6 +65,7 @@ static IN_3_10: Layout = Layout {
         at: 108,
         suspended: -1,
     },
+    globals: 48,
     variables: 352,
 };
 
@@ -76,6 +80,7 @@ static IN_3_11: Layout = Layout {
         at: -5,
         suspended: -1,
     },
+    globals: 8,
     variables: 72,
 };
 
@@ -176,6 +181,11 @@ impl<'py> Frame<'py> {
         self.py
     }
 
+    /// Where it lies, which no other frame does as long as its call is open.
+    pub fn addr(&self) -> usize {
+        self.raw.addr()
+    }
+
     /// Whether the frame of a generator has run before, or runs to make the generator. Before it is
     /// evaluated.
     pub fn state(&self) -> State {
@@ -188,6 +198,18 @@ impl<'py> Frame<'py> {
     pub fn has_yielded(&self) -> bool {
         // SAFETY: the frame was evaluated, and is of the layout's version: `Frame::of` has found that.
         unsafe { self.layout.has_yielded(self.raw) }
+    }
+
+    /// Its code object.
+    pub fn code(&self) -> Option<Object<'py>> {
+        // SAFETY: a frame that is about to be evaluated owns its code object.
+        unsafe { self.py.share(at::<Raw>(self.raw, CODE)) }
+    }
+
+    /// The names of the module that its function was made in.
+    pub fn globals(&self) -> Option<Object<'py>> {
+        // SAFETY: a frame of this layout that is about to be evaluated owns a dictionary there.
+        unsafe { self.py.share(at::<Raw>(self.raw, self.layout.globals)) }
     }
 
     /// The argument of the call that begins with the frame, of the marked code object that `place` is

@@ -118,6 +118,13 @@ pub fn find(code: usize) -> Option<&'static Mark> {
     TABLE.get()?.find(code)?.mark.get()
 }
 
+/// Whether nothing is marked.
+pub fn is_empty() -> bool {
+    TABLE
+        .get()
+        .is_none_or(|table| table.marks().next().is_none())
+}
+
 /// Adds a mark. False if its code object means something else already.
 pub fn add(py: Python<'_>, mark: Mark) -> bool {
     let code = mark.code();
@@ -150,6 +157,20 @@ pub fn codes<'py>(py: Python<'py>) -> Vec<Object<'py>> {
     let marks = TABLE.get().into_iter().flat_map(Table::marks);
     let own = marks.filter(|(_, mark)| mark.interpreter == number);
     own.filter_map(|(_, mark)| mark.code_object(py)).collect()
+}
+
+/// Takes the mark of a code object away.
+pub fn remove_one(py: Python<'_>, code: usize) {
+    let mut gone = None;
+    if let Some(_changing) = CHANGING.lock_for(PATIENCE)
+        && let Some(slot) = TABLE.get().and_then(|table| table.find(code))
+    {
+        slot.go();
+        gone = slot.mark.get();
+    }
+    if let Some(mark) = gone {
+        mark.release(py);
+    }
 }
 
 /// Takes the marks of an interpreter away that `is_meant`, and gives their references up.

@@ -1,16 +1,18 @@
 //! Python functions by name.
 //!
 //! ```text
-//! targets ──▶ resolve ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
-//! asked for   found                       │
-//!                                         └▶ spans: this thread's calls, what a call means
+//! targets ──▶ resolve, replaced ──▶ marked ◀── monitoring, 3.12 on; evaluator, 3.8–3.11
+//! asked for   found                                 │
+//!                                                   └▶ spans: this thread's calls, what a call means
 //! ```
 
 mod evaluator;
 mod frames;
+mod innermost;
 mod marked;
 mod monitoring;
 pub mod near;
+mod replaced;
 mod report;
 pub mod resolve;
 pub mod targets;
@@ -20,54 +22,68 @@ mod trouble;
 use super::object::{Object, Python};
 use super::spans::{Calls, Function, Mark, Watch};
 use tllmprof_platform::log;
-use trouble::Trouble;
+pub use trouble::Trouble;
 
-pub use report::{Uncalled, report as report_missing};
+pub use evaluator::follow_setters;
+pub use report::{MayLackCalls, Uncalled, report as report_missing};
 pub use resolve::{audited, ends, install, wants};
 pub use targets::are_asked_for;
 #[cfg(test)]
 pub use targets::tests::settings;
 
 /// Has the calls of a code object marked and counted as those of `function`, from the next one on;
-/// if it is marked as those of another, as those of both. False if that cannot be.
+/// if it is marked as those of another, as those of both. False if they are not seen.
 pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> bool {
-    if watch(py, code, Watch::Function(function)) {
-        return true;
+    if !can_see(py) {
+        return false;
     }
-    let other = marked::find(code.addr()).and_then(Mark::function);
-    if let Some(other) = other {
-        other.is_also(function);
+    if !add(py, code, Watch::Function(function)) {
+        match marked::find(code.addr()).and_then(Mark::function) {
+            Some(other) => other.is_also(function),
+            None => return false,
+        }
     }
-    other.is_some()
+    sees(py, code)
 }
 
-/// Has `calls` follow the calls of a code object. False as for [`mark`].
+/// As [`mark`], of code whose first call shows whether it is the function's ([`resolve::confirms`]).
+pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Function) {
+    let mark = || Mark::of(py, code, Watch::Function(function)).map(Mark::as_candidate);
+    if marked::find(code.addr()).is_none()
+        && can_see(py)
+        && mark().is_some_and(|mark| marked::add(py, mark))
+    {
+        sees(py, code);
+    }
+}
+
+/// Has `calls` follow the calls of a code object. False if that follows something else, or they are not seen.
 pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> bool {
-    watch(py, code, Watch::Calls(calls))
+    can_see(py) && add(py, code, Watch::Calls(calls)) && sees(py, code)
 }
 
-fn watch(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
-    let is_monitored = py.api.version.has_monitoring();
-    if !is_monitored && evaluator::install(py).is_none() {
+/// Whether calls can be seen, as far as that is known before there is something to see.
+fn can_see(py: Python<'_>) -> bool {
+    let can_see = py.api.version.has_monitoring() || evaluator::install(py).is_some();
+    if !can_see {
         Trouble::NoEvaluator.note();
-        return false;
     }
-    let Some(mark) = Mark::of(py, code, watch) else {
-        return false;
-    };
-    if !marked::add(py, mark) {
-        return false;
-    }
-    if is_monitored && monitoring::watch(py, code).is_none() {
-        Trouble::NoTool.note();
-        return false;
-    }
-    true
+    can_see
+}
+
+fn add(py: Python<'_>, code: &Object<'_>, watch: Watch) -> bool {
+    Mark::of(py, code, watch).is_some_and(|mark| marked::add(py, mark))
+}
+
+/// Whether the calls of a code object in the table are seen from the next one on.
+fn sees(py: Python<'_>, code: &Object<'_>) -> bool {
+    !py.api.version.has_monitoring() || monitoring::watch(py, code).is_some()
 }
 
 /// The calling thread's interpreter reports no calls any more. `is_main`: it is the main one, and nothing is
 /// looked for any more, until [`install`] is called again.
 pub fn uninstall(py: Python<'_>, is_main: bool) {
+    resolve::end_search(py, true);
     if !py.api.version.has_monitoring() {
         evaluator::take_away(py);
     } else if monitoring::leave(py, &marked::codes(py)).is_none() {

@@ -6,11 +6,12 @@
 use core::ffi::CStr;
 use core::time::Duration;
 
-use super::marked;
+use super::innermost::frame;
+use super::trouble::{self, Trouble};
+use super::{marked, resolve};
 use crate::late;
 use crate::method::MethodDef;
-use crate::object::Object;
-use crate::object::Python;
+use crate::object::{Held, Object, Python};
 use crate::place::Place;
 use crate::spans::{Mark, Spans};
 use crate::threads;
@@ -31,6 +32,8 @@ static EVENTS: [(&CStr, MethodDef); 6] = [
     (c"PY_THROW", MethodDef::fast(c"tllmprof_throw", resume)),
     (c"PY_UNWIND", MethodDef::fast(c"tllmprof_unwind", end)),
 ];
+/// The same event for a search, with a tool of its own.
+static FIRST_CALL: MethodDef = MethodDef::answering(c"tllmprof_first_call", first_call);
 /// So many of them can be asked for by the code object in every version.
 const ALWAYS_LOCAL: usize = 4;
 
@@ -51,6 +54,14 @@ lifecycle::global! {
     #[fork(free)]
     #[restart(reset)]
     static OURS: Lock<Vec<Tool>> = Lock::new(Vec::new());
+    /// The interpreters in which functions are searched for, each with the number of the tool for that.
+    #[fork(free)]
+    #[restart(reset)]
+    static SEARCHES: Lock<Vec<(i64, i64)>> = Lock::new(Vec::new());
+    /// `sys.monitoring.DISABLE`.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static DISABLE: Held = Held::none();
 }
 
 /// The module `sys.monitoring`, with integers for arguments.
@@ -73,13 +84,79 @@ impl<'py> Monitoring<'py> {
         self.module.attr(name)?.call(&args)
     }
 
+    fn is_free(&self, number: i64) -> bool {
+        let tool = self.call(c"get_tool", number, &[]);
+        tool.is_some_and(|tool| tool.is_none())
+    }
+
+    /// What the tool is called that has a number.
+    fn holder(&self, number: i64) -> String {
+        let tool = self.call(c"get_tool", number, &[]);
+        let name = tool.as_ref().and_then(Object::as_text);
+        format!("{number}: {}", name.unwrap_or("another"))
+    }
+
+    /// Whether the number, its events and its functions are still ours, as far as the interpreter says.
+    fn has(&self, tool: Tool, codes: &[Object<'py>]) -> Option<bool> {
+        let events = |value: Option<Object<'py>>| value?.as_int();
+        let name = self.call(c"get_tool", tool.number, &[])?;
+        if name.as_text() != Some("tllmprof")
+            || events(self.call(c"get_events", tool.number, &[]))? != tool.all & !tool.local
+        {
+            return Some(false);
+        }
+        for code in codes {
+            let local = events(self.call(c"get_local_events", tool.number, &[code]))?;
+            if local & tool.local != tool.local {
+                return Some(false);
+            }
+        }
+        Some(true)
+    }
+
+    /// Registers our functions anew; whether those before were ours.
+    fn has_functions(&self, tool: Tool) -> Option<bool> {
+        let events = self.module.attr(c"events")?;
+        let mut are_ours = true;
+        for (name, function) in &EVENTS {
+            let event = events.attr(name)?;
+            let ours = self.py.function(function)?;
+            let before = self.call(c"register_callback", tool.number, &[&event, &ours])?;
+            let is_ours = before.kind() == ours.kind()
+                && before.attr(c"__name__")?.as_text() == function.name().to_str().ok();
+            are_ours &= is_ours;
+        }
+        Some(are_ours)
+    }
+
+    /// Has the first call of each code object reported, with a tool of its own, unless that would be the last one.
+    fn search(&self) -> Option<i64> {
+        let mut free = TOOLS
+            .into_iter()
+            .rev()
+            .filter(|&number| self.is_free(number));
+        let (number, _) = free.next().zip(free.next())?;
+        DISABLE.set(self.module.attr(c"DISABLE")?);
+        self.call(c"use_tool_id", number, &[&self.py.text("tllmprof search")?])?;
+        let start = self.module.attr(c"events")?.attr(c"PY_START")?;
+        let function = self.py.function(&FIRST_CALL)?;
+        self.call(c"register_callback", number, &[&start, &function])?;
+        self.call(c"set_events", number, &[&start]).map(|_| number)
+    }
+
+    fn end_search(&self, number: i64) -> Option<()> {
+        let start = self.module.attr(c"events")?.attr(c"PY_START")?;
+        self.call(c"set_events", number, &[&self.py.int(0)?])?;
+        self.call(c"register_callback", number, &[&start, &self.py.nothing()])?;
+        self.call(c"free_tool_id", number, &[]).map(|_| ())
+    }
+
     /// Claims a number and has our functions called under it.
     fn claim(&self) -> Option<Tool> {
-        let is_free = |&number: &i64| {
-            self.call(c"get_tool", number, &[])
-                .is_some_and(|tool| tool.is_none())
+        let Some(number) = TOOLS.into_iter().find(|&number| self.is_free(number)) else {
+            trouble::tools_are_taken(&TOOLS.map(|number| self.holder(number)).join(", "));
+            return None;
         };
-        let number = TOOLS.into_iter().find(is_free)?;
         self.call(c"use_tool_id", number, &[&self.py.text("tllmprof")?])?;
         let mut tool = Tool {
             interpreter: self.py.interpreter(),
@@ -106,8 +183,7 @@ impl<'py> Monitoring<'py> {
 
     /// Gives a number up, under which events of `codes` were asked for.
     fn give_back(&self, tool: Tool, codes: &[Object<'py>]) -> Option<()> {
-        // SAFETY: a new reference, which is owned from here on.
-        let none = unsafe { self.py.own(self.py.none()) }?;
+        let none = self.py.nothing();
         for code in codes {
             self.set_local(tool, code, 0);
         }
@@ -162,6 +238,16 @@ pub fn watch<'py>(py: Python<'py>, code: &Object<'py>) -> Option<()> {
     monitoring.set_local(tool, code, tool.local).then_some(())
 }
 
+/// Asks again for what no tool was free for. False if there is none yet.
+pub fn try_again(py: Python<'_>) -> bool {
+    let lacks = py.api.version.has_monitoring() && trouble::has_no_tool();
+    if !lacks || matches!(known(py), Some(Some(_)) | None) {
+        return true;
+    }
+    let codes = marked::codes(py);
+    codes.is_empty() || codes.iter().all(|code| watch(py, code).is_some())
+}
+
 /// What the calling thread's interpreter has given us, if it has; None if another thread is too long about that.
 fn known(py: Python<'_>) -> Option<Option<Tool>> {
     let number = py.interpreter();
@@ -184,6 +270,62 @@ pub fn forget(interpreter: i64) {
     if let Some(mut ours) = OURS.lock_for(PATIENCE) {
         ours.retain(|tool| tool.interpreter != interpreter);
     }
+    if let Some(mut searches) = SEARCHES.lock_for(PATIENCE) {
+        searches.retain(|(known, _)| *known != interpreter);
+    }
+}
+
+/// Notes where what the interpreter has given us is not ours any more. `is_last`: it ends.
+pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
+    let tool = known(py)??;
+    let monitoring = Monitoring::of(py)?;
+    let is_whole = monitoring.has(tool, &marked::codes(py)) == Some(true)
+        && (!is_last || monitoring.has_functions(tool) == Some(true));
+    if !is_whole {
+        Trouble::LostTool.note();
+    }
+    Some(())
+}
+
+/// Has the first call of each function reported to [`resolve::meets`].
+pub fn search(py: Python<'_>) -> Option<()> {
+    let number = py.interpreter();
+    let is_known = |searches: &[(i64, i64)]| searches.iter().any(|(known, _)| *known == number);
+    if is_known(&SEARCHES.lock_for(PATIENCE)?) {
+        return Some(());
+    }
+    let tool = Monitoring::of(py)?.search()?;
+    SEARCHES.lock_for(PATIENCE)?.push((number, tool));
+    Some(())
+}
+
+/// Ends [`search`] in the calling thread's interpreter.
+pub fn end_search(py: Python<'_>) -> Option<()> {
+    let number = py.interpreter();
+    let mut searches = SEARCHES.lock_for(PATIENCE)?;
+    let place = searches.iter().position(|(known, _)| *known == number)?;
+    let (_, tool) = searches.swap_remove(place);
+    drop(searches);
+    Monitoring::of(py)?.end_search(tool)
+}
+
+/// `PY_START(code, offset)` of a search: once for each code object.
+fn first_call<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
+    if let Some(thread) = threads::current()
+        && !thread.is_busy.get()
+        && thread.busily(|| {
+            let globals = || py.frame()?.globals();
+            resolve::meets(py, code, &globals, &|_| None)
+        })
+        && let Some(mark) = marked::find(code.addr())
+    {
+        thread.catch_up();
+        // The call has begun: its own event has not been asked for in time.
+        let arguments = |place: &Place| argument(py, place);
+        let frame = frame(py, code.addr());
+        thread.spans.enter(py, frame, mark, false, &arguments);
+    }
+    DISABLE.get(py)
 }
 
 /// The interpreter calls for an event of the code object at `code`: if that is marked, `act` acts.
@@ -201,25 +343,52 @@ fn with_mark(code: usize, act: impl FnOnce(&Spans, &'static Mark)) {
 /// `PY_START(code, offset)`.
 fn start(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
-        spans.enter(py, mark, false, &|place| argument(py, place));
+        if mark.is_candidate() && !confirms(py, mark) {
+            return;
+        }
+        spans.enter(py, frame(py, code), mark, false, &|place| {
+            argument(py, place)
+        });
     });
+}
+
+/// Whether the first call of a candidate shows that it is the function's code. If not, its calls are not reported any more.
+#[cold]
+fn confirms(py: Python<'_>, mark: &'static Mark) -> bool {
+    py.quietly(|py| {
+        let globals = || py.frame()?.globals();
+        if resolve::confirms(py, mark, &globals, &|_| None) {
+            return true;
+        }
+        if let (Some(code), Some(Some(tool))) = (mark.code_object(py), known(py)) {
+            marked::remove_one(py, code.addr());
+            if let Some(monitoring) = Monitoring::of(py) {
+                monitoring.set_local(tool, &code, 0);
+            }
+        }
+        false
+    })
 }
 
 /// `PY_RESUME(code, offset)` and `PY_THROW(code, offset, exception)`.
 fn resume(py: Python<'_>, code: usize) {
     with_mark(code, |spans, mark| {
-        spans.enter(py, mark, true, &|_| None);
+        spans.enter(py, frame(py, code), mark, true, &|_| None);
     });
 }
 
 /// `PY_YIELD(code, offset, value)`.
 fn yields(py: Python<'_>, code: usize) {
-    with_mark(code, |spans, mark| spans.leave(py, mark, false));
+    with_mark(code, |spans, mark| {
+        spans.leave(py, frame(py, code), mark, false);
+    });
 }
 
 /// `PY_RETURN(code, offset, value)` and `PY_UNWIND(code, offset, exception)`.
 fn end(py: Python<'_>, code: usize) {
-    with_mark(code, |spans, mark| spans.leave(py, mark, true));
+    with_mark(code, |spans, mark| {
+        spans.leave(py, frame(py, code), mark, true);
+    });
 }
 
 /// An argument of the call that the calling thread begins.

@@ -3,14 +3,16 @@
 use core::fmt;
 use core::sync::atomic::Ordering;
 
+use super::replaced::Replaced;
 use super::targets::{self, By, Found, Module, Target};
-use super::trouble;
+use super::{evaluator, trouble};
 use crate::attached::{self, Presence};
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 
 /// Reports what was in the way, what was found late, and what was not found. Allocates nothing.
 pub fn report() {
+    evaluator::ends();
     trouble::report();
     let (mut api, mut found) = (0, 0);
     // Without a window nothing is reported of what would have opened it.
@@ -25,6 +27,9 @@ pub fn report() {
             if let Some(line) = Line::of(module, target, has_windows) {
                 log::line(line.level(), format_args!("{line}"));
             }
+            if let Some(replaced) = replaced(target) {
+                log::line(Level::Warn, format_args!("{target} {replaced}"));
+            }
         }
     }
     let is_known = !matches!(attached::presence(), Presence::OutOfReach(_));
@@ -35,6 +40,13 @@ pub fn report() {
              is marked"
         );
     }
+}
+
+/// What the program has put in the place of a function, where calls may be missing for that.
+fn replaced(target: &Target) -> Option<&Replaced> {
+    let is_wanted = target.is_by_name() || target.function.is_step();
+    let replaced = target.replaced.get().filter(|_| is_wanted)?;
+    replaced.hides_calls(target).then_some(replaced)
 }
 
 /// What there is to report of a function that was asked for.
@@ -108,13 +120,32 @@ impl fmt::Display for Uncalled {
             Some((module, target)) => write!(f, "{}", Unseen(module, target)),
             None => match attached::presence() {
                 Presence::There => f.write_str("; Python was not yet up"),
-                Presence::OutOfReach(unreadable) => {
-                    write!(f, "; Python could not be followed: {unreadable}")
+                Presence::OutOfReach(why) => {
+                    write!(f, "; Python in the process could not be profiled: {why}")
                 }
                 Presence::NotFound => {
                     f.write_str("; no Python from 3.8 on was found in the process")
                 }
             },
+        }
+    }
+}
+
+/// Whether calls of the function that the rule names may be missing.
+pub struct MayLackCalls;
+
+impl fmt::Display for MayLackCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut targets = targets::known().iter().flat_map(|module| &module.targets);
+        let rules = targets.find(|target| target.by == By::Rule);
+        // That it was found late is reported by itself.
+        let lacks = |target: &Target| {
+            let is_found = target.found() != Found::NotYet;
+            is_found && (trouble::hides_calls() || replaced(target).is_some())
+        };
+        match rules.is_some_and(lacks) {
+            true => f.write_str("; calls of it may be missing"),
+            false => Ok(()),
         }
     }
 }
@@ -130,8 +161,10 @@ impl fmt::Display for Unseen<'_> {
             _ if target.is_unseen.load(Ordering::Relaxed) => {
                 f.write_str("; it is there, and its calls cannot be seen")
             }
-            _ if target.function.calls() == 0 => f.write_str("; it is there, and was never called"),
-            _ => Ok(()),
+            _ if target.function.calls() > 0 => Ok(()),
+            _ if trouble::hides_calls() => f.write_str("; it is there, and no call of it was seen"),
+            _ if let Some(replaced) = target.replaced.get() => write!(f, "; it {replaced}"),
+            _ => f.write_str("; it is there, and was never called"),
         }
     }
 }

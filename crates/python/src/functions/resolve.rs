@@ -5,15 +5,22 @@
 //! and wherever they are nested. What was imported before us, or is made while the program runs, is
 //! looked for by its name in `sys.modules`, from event to event. No code of the program's runs for
 //! that.
+//!
+//! Not all code has the file that its module says: a frozen program's, that of a notebook, code by value
+//! as of cloudpickle. What has the name of a function that was asked for is a candidate then: at its
+//! first call, what its module calls itself shows whether it is that function ([`confirms`]). And the code of a
+//! frozen program's `__main__` is not audited: there, while a function has not been found, the first call
+//! of each function is looked at ([`meets`]).
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::ffi::CString;
 
 use super::targets::{self, Found, Module, Target};
-use super::{evaluator, mark, near};
+use super::{evaluator, mark, mark_candidate, marked, monitoring, near, replaced};
 use crate::late;
 use crate::object::Object;
 use crate::object::Python;
+use crate::spans::Mark;
 use crate::time::now;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
@@ -23,6 +30,8 @@ const SOON: u64 = 1_000_000;
 const SELDOM: u64 = 100_000_000;
 /// How many wrappers there may be around a function.
 const DEEPEST: usize = 32;
+/// Candidates that are looked at: what is marked stays.
+const MAX_CANDIDATES: u32 = 4096;
 /// Flag of a code object: a function's, not that of a module or of the body of a class.
 const CO_OPTIMIZED: i64 = 1;
 
@@ -31,6 +40,14 @@ lifecycle::global! {
     #[fork(keep = "the settings are the same")]
     #[restart(keep)]
     static IS_WANTED: AtomicBool = AtomicBool::new(false);
+    /// Candidates so far.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static CANDIDATES: AtomicU32 = AtomicU32::new(0);
+    /// First calls are looked at.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(reset)]
+    static IS_SEARCHING: AtomicBool = AtomicBool::new(false);
     /// Something is asked for that has not been found: when it is looked for next, and how long after
     /// the last time.
     #[fork(keep = "the clock goes on")]
@@ -55,6 +72,134 @@ pub fn install(py: Python<'_>) {
     }
 }
 
+/// Has [`meets`] called for the first call of each function, in a frozen program in which one is missing.
+fn search(py: Python<'_>) {
+    let is_frozen = || py.sys(c"frozen").is_some_and(|frozen| frozen.is_true());
+    if IS_SEARCHING.load(Ordering::Relaxed) || !targets::are_missing() || !is_frozen() {
+        return;
+    }
+    IS_SEARCHING.store(true, Ordering::Relaxed);
+    let begins = if py.api.version.has_monitoring() {
+        monitoring::search(py)
+    } else {
+        evaluator::search(py)
+    };
+    if begins.is_none() {
+        log::say!(Debug, "first calls of functions cannot be looked at");
+    }
+}
+
+/// Ends [`search`] where nothing is missing, or where `is_over`.
+pub fn end_search(py: Python<'_>, is_over: bool) {
+    if !is_over && targets::are_missing() || !IS_SEARCHING.load(Ordering::Relaxed) {
+        return;
+    }
+    if py.api.version.has_monitoring() {
+        monitoring::end_search(py);
+    } else {
+        evaluator::end_search(py);
+    }
+}
+
+/// A function is called for the first time, which `code` is of: whether it is one that is asked for and was missing.
+/// `globals` gives the names of its module, `first` the first argument of the call.
+pub fn meets<'py>(
+    py: Python<'py>,
+    code: &Object<'py>,
+    globals: &dyn Fn() -> Option<Object<'py>>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+) -> bool {
+    let name = name_of(py, code);
+    let Some(name) = name.as_ref().and_then(Object::as_text) else {
+        return false;
+    };
+    let mut is_one = false;
+    for module in targets::known() {
+        for target in module.targets.iter().filter(|target| target.is_missing()) {
+            if is_called(py, target, name)
+                && is_function_of(py, code, module, target, globals, first).is_some()
+            {
+                module.imported();
+                is_one |= is_code(py, code, target, Found::InTime);
+            }
+        }
+    }
+    is_one
+}
+
+/// The qualified name of code, or its name where that is all it has.
+fn name_of<'py>(py: Python<'py>, code: &Object<'py>) -> Option<Object<'py>> {
+    let has_whole = py.api.version.has_qualified_names();
+    code.attr(if has_whole {
+        c"co_qualname"
+    } else {
+        c"co_name"
+    })
+}
+
+/// Whether the target may be what [`name_of`] calls that.
+fn is_called(py: Python<'_>, target: &Target, name: &str) -> bool {
+    let asked = target.function.asked.qualname.as_str();
+    let is_last = || asked.rsplit('.').next() == Some(name);
+    asked == name || !py.api.version.has_qualified_names() && is_last()
+}
+
+/// Whether code that has its name is the function that is asked for.
+fn is_function_of<'py>(
+    py: Python<'py>,
+    code: &Object<'py>,
+    module: &Module,
+    target: &Target,
+    globals: &dyn Fn() -> Option<Object<'py>>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+) -> Option<()> {
+    let globals = globals()?;
+    let said = globals.item(c"__name__")?;
+    let is_its = module.is_called(said.as_text()?) && is_function(code);
+    let has_whole = py.api.version.has_qualified_names();
+    (is_its && (has_whole || is_named(code, &globals, first, target))).then_some(())
+}
+
+/// Whether the code, of which only the last part of the qualified name is known, is the function's: as what its module or
+/// the class of its first argument has by that name.
+fn is_named<'py>(
+    code: &Object<'py>,
+    globals: &Object<'py>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+    target: &Target,
+) -> bool {
+    let asked = target.function.asked.qualname.as_str();
+    let mut is_it = false;
+    let mut compare = |found: &Object<'py>| is_it |= found.raw() == code.raw();
+    let parts: Vec<_> = asked.split('.').collect();
+    let (Some(root), Some(last)) = (parts.first(), parts.last()) else {
+        return false;
+    };
+    let root = CString::new(*root)
+        .ok()
+        .and_then(|root| globals.item(&root));
+    if let Some(root) = root {
+        each_below(root, &parts[1..], &mut compare);
+    } else if parts.len() == 1 {
+        return true; // as of a function by value, whose names are those alone that it uses
+    } else if let Some(first) = first(code) {
+        let class = if first.is_class() {
+            Some(first)
+        } else {
+            first.class()
+        };
+        let function = class.and_then(|class| attr_of(&class, last)).map(innermost);
+        if let Some(function) = function
+            && let Some(found) = function.code()
+            && let Some(whole) = function.attr(c"__qualname__")
+            && whole.as_text() == Some(asked)
+        {
+            compare(&found);
+        }
+    }
+    is_it
+}
+
 /// Nothing is looked for any more, until [`install`] is called again.
 pub fn forget() {
     IS_WANTED.store(false, Ordering::Relaxed);
@@ -67,7 +212,18 @@ pub fn wants(event: &[u8]) -> bool {
     if !IS_WANTED.load(Ordering::Relaxed) {
         return false;
     }
-    event == b"exec" || is_time()
+    match event {
+        b"exec" | b"function.__new__" | b"object.__setattr__" => return true,
+        b"import" | b"open" if replaced::is_time() || may_begin_search() => return true,
+        b"code.__new__" | b"compile" | b"marshal.loads" => evaluator::code_is_made(),
+        _ => {}
+    }
+    is_time()
+}
+
+/// Whether something is missing, and first calls are not looked at.
+fn may_begin_search() -> bool {
+    NEXT.load(Ordering::Relaxed) != u64::MAX && !IS_SEARCHING.load(Ordering::Relaxed)
 }
 
 /// Whether it is time to look for what has not been found.
@@ -81,15 +237,34 @@ pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Obj
     if !py.api.version.has_monitoring() {
         evaluator::put_again(py);
     }
-    if event == b"exec" {
-        // A tuple with a code object.
-        let code = args().and_then(|args| args.elements().next());
-        if let Some(code) = code {
-            runs(py, &code);
+    // Tuples, which have the code object first.
+    let first = || args().and_then(|args| args.elements().next());
+    match event {
+        b"exec" => {
+            evaluator::code_is_made();
+            if let Some(code) = first() {
+                runs(py, &code);
+                end_search(py, false);
+            }
         }
+        b"function.__new__" => {
+            evaluator::code_is_made();
+            if let Some(code) = first() {
+                is_made(py, &code);
+            }
+        }
+        b"object.__setattr__" => {
+            args().and_then(|args| replaced::is_set(py, &args));
+        }
+        _ => {}
     }
+    search(py);
     if is_time() {
         look(py);
+        end_search(py, false);
+    }
+    if replaced::is_time() {
+        replaced::check(py, false);
     }
 }
 
@@ -102,6 +277,13 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
     let file = file.as_text()?;
     for module in targets::known() {
         if !module.may_be(file) || !is_run_as(py, module, file) {
+            // A frozen program's code has a file of the machine that it was made on.
+            let may_be = module.may_be(file) && !module.is_main();
+            let wanted = |target: &&Target| may_be || target.is_by_name();
+            for target in module.targets.iter().filter(wanted) {
+                let parts: Vec<_> = parts(&target.function.asked.qualname).collect();
+                each_in(code, &parts, &mut |code| is_candidate(py, code, target));
+            }
             continue;
         }
         module.imported();
@@ -128,6 +310,53 @@ fn runs(py: Python<'_>, code: &Object<'_>) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// A function is made of the code, by Python code that has that: by value, as cloudpickle does.
+fn is_made(py: Python<'_>, code: &Object<'_>) -> Option<()> {
+    let name = name_of(py, code)?;
+    let name = name.as_text()?;
+    let targets = targets::known().iter().flat_map(|module| &module.targets);
+    for target in targets.filter(|target| target.is_by_name()) {
+        if is_called(py, target, name) && is_function(code) {
+            is_candidate(py, code, target);
+        }
+    }
+    Some(())
+}
+
+/// The code has the name of a function that is asked for.
+fn is_candidate(py: Python<'_>, code: &Object<'_>, target: &'static Target) {
+    if CANDIDATES.fetch_add(1, Ordering::Relaxed) < MAX_CANDIDATES {
+        mark_candidate(py, code, &target.function);
+    }
+}
+
+/// Whether the first call of a candidate shows that it is the code of the function that is asked for: by what its module
+/// calls itself, and where the code does not have its whole name, by that of `first`, the call's first argument.
+pub fn confirms<'py>(
+    py: Python<'py>,
+    mark: &Mark,
+    globals: &dyn Fn() -> Option<Object<'py>>,
+    first: &dyn Fn(&Object<'py>) -> Option<Object<'py>>,
+) -> bool {
+    let confirmed = || {
+        let function = mark.function()?;
+        let code = mark.code_object(py)?;
+        for module in targets::known() {
+            let is_it = |target: &&Target| core::ptr::eq(&target.function, function);
+            if let Some(target) = module.targets.iter().find(is_it)
+                && is_function_of(py, &code, module, target, globals, first).is_some()
+            {
+                module.imported();
+                target.set_found(Found::InTime);
+                mark.confirm();
+                return Some(());
+            }
+        }
+        None
+    };
+    confirmed().is_some()
 }
 
 /// Whether code from `file` that is about to run is the module's. Another module's file may be
@@ -237,9 +466,15 @@ pub fn is_function(code: &Object<'_>) -> bool {
     flags.is_some_and(|flags| flags & CO_OPTIMIZED != 0)
 }
 
-/// The code is that of a function that is asked for.
-fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, found: Found) {
-    if !mark(py, code, &target.function) {
+/// The code is that of a function that is asked for. Whether its calls are seen.
+fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, mut found: Found) -> bool {
+    // It has been marked since before its first call.
+    if let Some(mark) = marked::find(code.addr()).filter(|mark| mark.is_candidate()) {
+        mark.confirm();
+        found = Found::InTime;
+    }
+    let is_seen = mark(py, code, &target.function);
+    if !is_seen {
         target.is_unseen.store(true, Ordering::Relaxed);
     }
     if target.found() == Found::NotYet {
@@ -250,11 +485,12 @@ fn is_code(py: Python<'_>, code: &Object<'_>, target: &'static Target, found: Fo
         log::say!(Debug, "{target}: found {how}");
     }
     target.set_found(found);
+    is_seen
 }
 
 /// Looks for what has not been found among what is there.
 pub fn look(py: Python<'_>) {
-    let mut has_left = false;
+    let mut has_left = !monitoring::try_again(py);
     for module in targets::known() {
         let is_left = |target: &&Target| target.found() == Found::NotYet;
         let mut left = module.targets.iter().filter(is_left).peekable();
@@ -274,7 +510,9 @@ pub fn look(py: Python<'_>) {
         };
         for target in left {
             let wanted = &target.function.asked.qualname;
-            let kind = each_named(&there, wanted, &mut |code| is_code(py, code, target, found));
+            let kind = each_named(&there, wanted, &mut |code| {
+                is_code(py, code, target, found);
+            });
             if let Some(kind) = kind.filter(|_| found == Found::Late && target.is_by_name()) {
                 target.kind.get_or_init(|| Box::new(kind));
             }
@@ -294,9 +532,10 @@ fn longer(wait: u64) -> u64 {
 /// The main interpreter ends: what is missing is looked for a last time.
 pub fn ends(py: Python<'_>) {
     look(py);
+    end_search(py, true);
+    replaced::check(py, true);
     for module in targets::known() {
-        let is_missing = |target: &&Target| target.found() == Found::NotYet && target.is_by_name();
-        for target in module.targets.iter().filter(is_missing) {
+        for target in module.targets.iter().filter(|target| target.is_missing()) {
             if let Some(there) = imported(py, &module.name) {
                 let near = || near::in_module(&there, &target.function.asked.qualname);
                 target.near.get_or_init(|| Box::new(near()));
@@ -306,7 +545,7 @@ pub fn ends(py: Python<'_>) {
 }
 
 /// `sys.modules.get(name)`.
-fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
+pub fn imported<'py>(py: Python<'py>, name: &str) -> Option<Object<'py>> {
     py.imported(&CString::new(name).ok()?)
 }
 
@@ -326,17 +565,40 @@ pub fn each_named<'py>(
     wanted: &str,
     act: &mut impl FnMut(&Object<'py>),
 ) -> Option<String> {
-    let mut parts = wanted.split('.').peekable();
-    let mut at = attr_of(module, parts.next()?)?;
-    while let Some(part) = parts.next_if(|part| *part != "<locals>") {
+    let parts: Vec<_> = wanted.split('.').collect();
+    let (first, rest) = parts.split_first()?;
+    each_below(attr_of(module, first)?, rest, act)
+}
+
+/// As [`each_named`], from what the module has by the first part of the name.
+fn each_below<'py>(
+    mut at: Object<'py>,
+    parts: &[&str],
+    act: &mut impl FnMut(&Object<'py>),
+) -> Option<String> {
+    let mut parts = parts.iter().peekable();
+    while let Some(part) = parts.next_if(|part| **part != "<locals>") {
         at = attr_of(&at, part)?;
     }
-    let rest: Vec<_> = parts.filter(|part| *part != "<locals>").collect();
-    match innermost(at) {
-        Ok(code) => each_in(&code, &rest, act),
-        Err(kind) => return kind,
+    let rest: Vec<_> = parts.copied().filter(|part| *part != "<locals>").collect();
+    let function = innermost(at);
+    match function.code() {
+        Some(code) => each_in(&code, &rest, act),
+        None => {
+            let name = function.class()?.attr(c"__name__")?;
+            return Some(name.as_text()?.to_owned());
+        }
     }
     None
+}
+
+/// What a module has by a qualified name, or by the part of it before `<locals>`, under whatever it is wrapped in.
+pub fn named<'py>(module: &Object<'py>, wanted: &str) -> Option<Object<'py>> {
+    let mut parts = wanted.split('.').take_while(|part| *part != "<locals>");
+    let first = attr_of(module, parts.next()?)?;
+    parts
+        .try_fold(first, |at, part| attr_of(&at, part))
+        .map(innermost)
 }
 
 /// Whether Python mangles the name of an attribute of a class.
@@ -367,19 +629,15 @@ fn attr_of<'py>(object: &Object<'py>, name: &str) -> Option<Object<'py>> {
     own.or_else(|| attr_of(&wrapped(object)?, name))
 }
 
-/// The code of the function that is there, under whatever it is wrapped in; else the type of what is
-/// there.
-fn innermost<'py>(mut object: Object<'py>) -> Result<Object<'py>, Option<String>> {
+/// What is there under whatever it is wrapped in.
+fn innermost(mut object: Object<'_>) -> Object<'_> {
     for _ in 0..DEEPEST {
         match wrapped(&object) {
             Some(inner) => object = inner,
             None => break,
         }
     }
-    object.code().ok_or_else(|| {
-        let name = object.class()?.attr(c"__name__")?;
-        Some(name.as_text()?.to_owned())
-    })
+    object
 }
 
 /// What a decorator, a method or a partial call has been made of.

@@ -7,6 +7,7 @@ use tllmprof_config::{PyFunction, Settings, Step};
 use tllmprof_engines::{DRAFTS, DUMMY_STEPS, IDLE_WAITS, SCOPES, Scopes, api_functions};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 
+use super::replaced::Replaced;
 use crate::spans::{Function, StepOf};
 use tllmprof_capture::marks;
 use tllmprof_capture::marks::Name;
@@ -43,6 +44,8 @@ pub struct Target {
     pub is_unseen: AtomicBool,
     /// The type of what has its name and is no Python function.
     pub kind: OnceBox<String>,
+    /// What the program has put in its place.
+    pub replaced: OnceBox<Replaced>,
 }
 
 /// By whom a function is asked for.
@@ -223,6 +226,18 @@ fn in_child(_: &OnlyThread) {
     }
 }
 
+/// Whether something that was asked for by its name has not been found.
+pub fn are_missing() -> bool {
+    let mut all = known().iter().flat_map(|module| &module.targets);
+    all.any(Target::is_missing)
+}
+
+/// Calls of all of them so far.
+pub fn calls() -> u64 {
+    let all = known().iter().flat_map(|module| &module.targets);
+    all.map(|target| target.function.calls()).sum()
+}
+
 /// Nothing has been found, and no call is under way.
 pub fn forget() {
     for target in known().iter().flat_map(|module| &module.targets) {
@@ -244,6 +259,12 @@ impl Module {
     /// Whether it is the module that the program starts with.
     pub fn is_main(&self) -> bool {
         self.name == "__main__"
+    }
+
+    /// Whether code is its own whose module calls itself `name`.
+    pub fn is_called(&self, name: &str) -> bool {
+        // The second name is the program's in a child that multiprocessing has spawned.
+        name == self.name || self.is_main() && name == "__mp_main__"
     }
 
     /// Whether its code may come from `file`.
@@ -281,12 +302,18 @@ impl Target {
             near: OnceBox::new(),
             is_unseen: AtomicBool::new(false),
             kind: OnceBox::new(),
+            replaced: OnceBox::new(),
         }
     }
 
     /// Whether the user has asked for it by its name.
     pub fn is_by_name(&self) -> bool {
         matches!(self.by, By::Rule | By::Ranges | By::Batch)
+    }
+
+    /// Whether the user has asked for it by its name, and it has not been found.
+    pub fn is_missing(&self) -> bool {
+        self.is_by_name() && self.found() == Found::NotYet
     }
 
     pub fn found(&self) -> Found {

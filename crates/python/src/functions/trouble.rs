@@ -2,6 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use once_cell::race::OnceBox;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 
@@ -20,19 +21,61 @@ pub enum Trouble {
     OtherFrames,
     /// Another tool's evaluator was there, at least for a while.
     OtherEvaluator,
-    /// `sys.monitoring` has no number for another tool.
+    /// `sys.monitoring` has no number for another tool ([`tools_are_taken`]).
     NoTool,
+    /// The program has taken the tool's number, its events or its functions away from us.
+    LostTool,
     /// Calls were nested so deep that a thread's stack would have ended.
     Deep,
+    /// A thread was in more calls at once than are kept.
+    ManyOpen,
+    /// Another tool's evaluator took the place of ours for a while, in which no call was seen.
+    EvaluatorTaken,
+}
+
+lifecycle::global! {
+    /// Who has the tools of `sys.monitoring`.
+    #[fork(keep = "the interpreter is copied as it is")]
+    #[restart(keep)]
+    static HOLDERS: OnceBox<String> = OnceBox::new();
+}
+
+/// No tool of `sys.monitoring` is free: `holders` have them.
+pub fn tools_are_taken(holders: &str) {
+    HOLDERS.get_or_init(|| Box::new(holders.to_owned()));
+    Trouble::NoTool.note();
+}
+
+/// Whether no tool was free when one was wanted.
+pub fn has_no_tool() -> bool {
+    MET.load(Ordering::Relaxed) & Trouble::NoTool.bit() != 0
+}
+
+/// Whether calls of functions that were found may not have been seen.
+pub fn hides_calls() -> bool {
+    use Trouble::{Deep, EvaluatorTaken, LostTool, NoTool, OtherEvaluator, OtherFrames};
+    let hiding = [
+        Deep,
+        EvaluatorTaken,
+        LostTool,
+        NoTool,
+        OtherEvaluator,
+        OtherFrames,
+    ];
+    let met = MET.load(Ordering::Relaxed);
+    hiding.iter().any(|trouble| met & trouble.bit() != 0)
 }
 
 impl Trouble {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 8] = [
         Self::NoEvaluator,
         Self::OtherFrames,
         Self::OtherEvaluator,
         Self::NoTool,
+        Self::LostTool,
         Self::Deep,
+        Self::ManyOpen,
+        Self::EvaluatorTaken,
     ];
 
     pub fn note(self) {
@@ -62,7 +105,19 @@ impl Trouble {
                  and counted once it has gone"
             }
             Self::NoTool => {
-                "sys.monitoring has no place for another tool: functions are neither marked nor counted"
+                "no tool of sys.monitoring was free for tllmprof: calls of Python functions were not seen"
+            }
+            Self::LostTool => {
+                "the program took tllmprof's tool of sys.monitoring, its events or its callbacks away: calls of Python \
+                 functions after that may be missing"
+            }
+            Self::ManyOpen => {
+                "more than 256 calls of marked Python functions were open at once on a thread: calls beyond that are \
+                 counted and have no range"
+            }
+            Self::EvaluatorTaken => {
+                "another tool evaluated Python's frames for a time, in which no call of a marked function was seen: calls in \
+                 that time may be missing"
             }
             Self::Deep => {
                 "Python 3.11: calls were nested so deep that half of a thread's stack was used: functions \
@@ -75,7 +130,10 @@ impl Trouble {
 /// Reports what has been met. Allocates nothing.
 pub fn report() {
     for trouble in Trouble::of(MET.load(Ordering::Relaxed)) {
-        log::say!(Warn, "{}", trouble.text());
+        match (trouble, HOLDERS.get()) {
+            (Trouble::NoTool, Some(holders)) => log::say!(Warn, "{} ({holders})", trouble.text()),
+            _ => log::say!(Warn, "{}", trouble.text()),
+        }
     }
 }
 

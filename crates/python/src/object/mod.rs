@@ -285,6 +285,11 @@ impl<'py> Python<'py> {
 pub struct Frame<'py>(Object<'py>);
 
 impl<'py> Frame<'py> {
+    /// The names of the module that its function was made in.
+    pub fn globals(&self) -> Option<Object<'py>> {
+        self.0.attr(c"f_globals")
+    }
+
     /// The value of its variable `name`, a str.
     pub fn variable(&self, name: &Object<'py>) -> Option<Object<'py>> {
         let py = self.0.py;

@@ -34,6 +34,10 @@ pub struct Function {
     idles: AtomicBool,
     /// An engine's steps within it are passes of a model that drafts.
     drafts: AtomicBool,
+    /// The program has put another one in its place, whose calls are its own, too.
+    is_replaced: AtomicBool,
+    /// That one has called it.
+    is_called_within: AtomicBool,
     /// Calls so far.
     calls: AtomicU64,
     /// Calls that have yielded and not ended.
@@ -75,6 +79,8 @@ impl Function {
             polls: AtomicBool::new(false),
             idles: AtomicBool::new(false),
             drafts: AtomicBool::new(false),
+            is_replaced: AtomicBool::new(false),
+            is_called_within: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             suspended: AtomicU64::new(0),
             ends: AtomicU64::new(0),
@@ -125,6 +131,27 @@ impl Function {
         }
     }
 
+    /// The program has put another one in its place, whose calls are its own, too, from here on.
+    pub fn is_replaced_now(&self) {
+        self.is_replaced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the program has put another one in its place.
+    #[inline]
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced.load(Ordering::Relaxed)
+    }
+
+    /// What has replaced it calls it.
+    pub fn called_within(&self) {
+        self.is_called_within.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what has replaced it has called it.
+    pub fn is_called_within(&self) -> bool {
+        self.is_called_within.load(Ordering::Relaxed)
+    }
+
     /// Calls so far.
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
@@ -149,16 +176,23 @@ impl Function {
     }
 
     /// A thread enters the function: a call begins, or a generator or coroutine that has yielded
-    /// goes on. `facts` reads what is in its batch, if that decides whether a window opens.
+    /// goes on. `overlaps`: it may end before calls that begin later. `facts` reads what is in its batch, if that decides
+    /// whether a window opens.
     pub fn enters(
         &'static self,
         py: Python<'_>,
         goes_on: bool,
+        overlaps: bool,
         facts: &mut dyn FnMut() -> Facts,
     ) -> Entered {
         let iteration = self.begins(py, goes_on, facts);
+        let begin = if overlaps {
+            Name::push_apart
+        } else {
+            Name::push
+        };
         Entered {
-            range: self.name.get().map(|name| name.push()),
+            range: self.name.get().copied().map(begin),
             iteration,
             goes_on,
             is_unkept: false,
@@ -312,6 +346,16 @@ impl Entered {
 
     pub const fn is_unkept(&self) -> bool {
         self.is_unkept
+    }
+
+    /// Takes its range off the thread's stack for a while ([`Pushed::interrupt`]).
+    pub fn interrupt(&mut self) {
+        self.range.iter_mut().for_each(Pushed::interrupt);
+    }
+
+    /// Puts its range on the thread's stack again.
+    pub fn resume(&mut self) {
+        self.range.iter_mut().for_each(Pushed::resume);
     }
 
     /// Gives the range up without ending it: it is another process's.

@@ -1,5 +1,7 @@
 //! What is known of a code object that is marked.
 
+use core::sync::atomic::{AtomicBool, Ordering};
+
 use super::function::{Entered, Function};
 use crate::batch::{Arguments, Reader};
 use crate::object::{Held, Object, Python};
@@ -31,6 +33,21 @@ pub trait Calls: Sync {
     }
 }
 
+/// Whether calls of a code object make generators, coroutines or asynchronous generators.
+pub fn yields(code: &Object<'_>) -> Option<bool> {
+    /// `CO_GENERATOR`, `CO_COROUTINE`, `CO_ASYNC_GENERATOR`.
+    const YIELDS: i64 = 0x20 | 0x80 | 0x200;
+    Some(code.attr(c"co_flags")?.as_int()? & YIELDS != 0)
+}
+
+/// The calls that a thread is in already.
+pub trait Within {
+    /// A step within them is a pass of a model that drafts.
+    fn is_draft(&self) -> bool;
+    /// Calls on the thread have ended before others that were entered later.
+    fn has_overlaps(&self) -> bool;
+}
+
 /// What is known of a marked code object. Never freed.
 pub struct Mark {
     code: Held,
@@ -43,6 +60,8 @@ pub struct Mark {
     reader: Option<Box<Reader>>,
     /// The number of its interpreter.
     pub interpreter: i64,
+    /// It has the function's name, and its first call shows whether it is the function's code.
+    is_candidate: AtomicBool,
 }
 
 impl Mark {
@@ -56,18 +75,16 @@ impl Mark {
             first: None,
             reader: None,
             interpreter: 0,
+            is_candidate: AtomicBool::new(false),
         }
     }
 
     /// What `code` shall mean. None if that is no code object.
     pub fn of(py: Python<'_>, code: &Object<'_>, watch: Watch) -> Option<Self> {
-        /// `CO_GENERATOR`, `CO_COROUTINE`, `CO_ASYNC_GENERATOR`.
-        const YIELDS: i64 = 0x20 | 0x80 | 0x200;
         if !code.is_code() {
             return None;
         }
-        let flags = code.attr(c"co_flags")?.as_int()?;
-        let yields = flags & YIELDS != 0;
+        let yields = yields(code)?;
         let (first, reader) = match watch {
             Watch::Function(function) => (None, Reader::of(py, code, yields, &function.asked)),
             Watch::Calls(_) => (Place::of(py, code, yields, None), None),
@@ -79,7 +96,25 @@ impl Mark {
             first,
             reader: reader.map(Box::new),
             interpreter: py.interpreter(),
+            is_candidate: AtomicBool::new(false),
         })
+    }
+
+    /// It is the function's code only if its first call shows that.
+    pub fn as_candidate(self) -> Self {
+        self.is_candidate.store(true, Ordering::Relaxed);
+        self
+    }
+
+    /// Whether no call has shown yet whose code it is.
+    #[inline]
+    pub fn is_candidate(&self) -> bool {
+        self.is_candidate.load(Ordering::Relaxed)
+    }
+
+    /// It is the function's code.
+    pub fn confirm(&self) {
+        self.is_candidate.store(false, Ordering::Relaxed);
     }
 
     /// Where its code object lies.
@@ -92,26 +127,26 @@ impl Mark {
         self.code.get(py)
     }
 
-    /// A call begins, of which `arguments` gives the arguments, or goes on. `is_draft`: if it is a step, it is a pass of a
-    /// model that drafts.
+    /// A call begins, of which `arguments` gives the arguments, or goes on.
     pub fn enters<'py>(
         &self,
         py: Python<'py>,
         goes_on: bool,
         arguments: Arguments<'_, 'py>,
-        is_draft: impl Fn() -> bool,
+        within: &impl Within,
     ) -> Entered {
         match self.watch {
             Watch::Function(function) => {
                 let read = || {
-                    if function.is_step() && is_draft() {
+                    if function.is_step() && within.is_draft() {
                         return Some(Batch::DRAFT);
                     }
                     let reader = self.reader.as_ref()?;
                     py.quietly(|py| reader.read(py, arguments))
                 };
                 let mut before = None;
-                let entered = function.enters(py, goes_on, &mut || {
+                let overlaps = within.has_overlaps();
+                let entered = function.enters(py, goes_on, overlaps, &mut || {
                     let batch = *before.insert(read());
                     let of = |fact: fn(Batch) -> u32| {
                         let is_known = |batch: &Batch| !batch.is_draft;

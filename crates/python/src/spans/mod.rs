@@ -10,30 +10,48 @@ mod room;
 use core::cell::Cell;
 
 pub use function::{Entered, Function, StepOf};
-pub use mark::{Calls, Mark, Watch};
+pub use mark::{Calls, Mark, Watch, Within, yields};
 use room::Room;
 
 use super::batch::Arguments;
+use super::functions::Trouble;
 use super::object::Python;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
 
-/// Calls of a thread that are kept; those inside them are counted, but have no ranges.
-const DEPTH: usize = 256;
+/// Calls of a thread that are kept at once; others are counted, but have no ranges.
+const MAX_OPEN: usize = 256;
 
 /// What is kept of a call, and room for that.
 struct Entry {
+    /// Where the call's frame lies; 0 where that is not known.
+    frame: Cell<usize>,
     mark: Cell<Option<&'static Mark>>,
     entered: Cell<Option<Entered>>,
 }
 
-/// The marked calls that a thread is in, the innermost last.
+impl Entry {
+    /// Changes what is kept of the call.
+    fn change(&self, change: impl FnOnce(&mut Entered)) {
+        if let Some(mut entered) = self.entered.take() {
+            change(&mut entered);
+            self.entered.set(Some(entered));
+        }
+    }
+}
+
+/// The marked calls that a thread is in, in the order in which it entered them.
+///
+/// They end in any order: greenlets switch the thread from within one call into another. So a call is
+/// known by its frame, which is no other call's as long as it is open.
 pub struct Spans {
-    /// Room for `DEPTH` of them, which is never given back; empty before the first.
+    /// Room for `MAX_OPEN` of them, which is never given back; empty before the first.
     entries: Cell<&'static [Entry]>,
     used: Cell<usize>,
-    /// Calls inside those.
+    /// Calls that were entered when there was no room.
     beyond: Cell<usize>,
+    /// A call has ended before one that was entered later.
+    has_overlaps: Cell<bool>,
     /// What is left of the thread's stack to the program.
     room: Cell<Room>,
 }
@@ -44,10 +62,12 @@ impl Spans {
             entries: Cell::new(&[]),
             used: Cell::new(0),
             beyond: Cell::new(0),
+            has_overlaps: Cell::new(false),
             room: Cell::new(Room::UNKNOWN),
         }
     }
 
+    /// Whether there is room for another call.
     fn has_room(&self) -> bool {
         if self.entries.get().is_empty() {
             self.entries.set(room().unwrap_or(&[]));
@@ -55,17 +75,23 @@ impl Spans {
         self.used.get() < self.entries.get().len()
     }
 
+    /// The calls that are kept.
+    fn open(&self) -> &'static [Entry] {
+        self.entries.get().get(..self.used.get()).unwrap_or(&[])
+    }
+
     /// Keeps a call, if there is room.
-    fn push(&self, mark: &'static Mark, entered: Entered) {
+    fn push(&self, frame: usize, mark: &'static Mark, entered: Entered) {
         let used = self.used.get();
         if let Some(entry) = self.entries.get().get(used) {
+            entry.frame.set(frame);
             entry.mark.set(Some(mark));
             entry.entered.set(Some(entered));
             self.used.set(used + 1);
         }
     }
 
-    /// Takes the innermost call.
+    /// Takes the call that was entered last.
     fn pop(&self) -> Option<(&'static Mark, Entered)> {
         let last = self.used.get().checked_sub(1)?;
         self.used.set(last);
@@ -73,85 +99,135 @@ impl Spans {
         entry.mark.take().zip(entry.entered.take())
     }
 
-    /// The number of calls around the innermost one of `mark`.
-    fn find(&self, mark: &Mark) -> Option<usize> {
-        self.entries.get()[..self.used.get()]
-            .iter()
-            .rposition(|entry| entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark)))
+    /// Takes the call at `place`; those that were entered later move up.
+    fn take(&self, place: usize) -> Option<(&'static Mark, Entered)> {
+        let open = self.open();
+        let entry = open.get(place)?;
+        let taken = entry.mark.take().zip(entry.entered.take());
+        for pair in open[place..].windows(2) {
+            pair[0].frame.set(pair[1].frame.get());
+            pair[0].mark.set(pair[1].mark.take());
+            pair[0].entered.set(pair[1].entered.take());
+        }
+        self.used.set(open.len() - 1);
+        taken
     }
 
-    /// The calling thread enters a marked call; `arguments` gives its arguments.
+    /// The place of the call of `mark` in `frame`; the innermost one's, where no frames are known.
+    fn find(&self, frame: usize, mark: &Mark) -> Option<usize> {
+        self.open().iter().rposition(|entry| {
+            entry.frame.get() == frame && entry.mark.get().is_some_and(|it| core::ptr::eq(it, mark))
+        })
+    }
+
+    /// The calling thread enters a marked call, or one goes on, in `frame`; `arguments` gives its arguments.
     pub fn enter<'py>(
         &self,
         py: Python<'py>,
+        frame: usize,
         mark: &'static Mark,
         goes_on: bool,
         arguments: Arguments<'_, 'py>,
     ) {
-        if self.has_room() {
-            let is_draft = || self.is_in_draft();
-            let entered = mark.enters(py, goes_on, arguments, is_draft);
+        if self.has_room() || self.drop_stale(frame) {
+            if let Some(function) = mark.function()
+                && function.is_replaced()
+                && self.is_within(function, mark)
+            {
+                function.called_within();
+                self.push(frame, mark, Entered::unkept());
+                return;
+            }
+            let entered = mark.enters(py, goes_on, arguments, self);
             // What came in between has left again.
-            self.push(mark, entered);
+            self.push(frame, mark, entered);
         } else {
             self.enter_beyond();
             mark.enters_unkept(py, goes_on);
         }
     }
 
-    /// Whether the thread is in a call within which steps are passes of a model that drafts.
-    fn is_in_draft(&self) -> bool {
-        self.entries.get()[..self.used.get()].iter().any(|entry| {
-            let function = entry.mark.get().and_then(Mark::function);
-            function.is_some_and(Function::is_of_drafts)
+    /// Whether the thread is in a call of what has replaced `function`, of which `mark` is the code.
+    #[cold]
+    fn is_within(&self, function: &Function, mark: &Mark) -> bool {
+        self.open().iter().any(|entry| {
+            let around = entry
+                .mark
+                .get()
+                .filter(|around| !core::ptr::eq(*around, mark));
+            let around = around.and_then(Mark::function);
+            around.is_some_and(|around| core::ptr::eq(around, function))
+        })
+    }
+
+    /// Drops a call whose end was not seen: its frame is another call's by now. Whether there was one.
+    #[cold]
+    fn drop_stale(&self, frame: usize) -> bool {
+        let is_its = |entry: &Entry| frame != 0 && entry.frame.get() == frame;
+        let stale = self.open().iter().rposition(is_its);
+        stale.is_some_and(|place| {
+            self.end_at(place, Mark::abandons);
+            true
         })
     }
 
     /// The calling thread enters a call for which there is no room.
     fn enter_beyond(&self) {
         self.beyond.set(self.beyond.get() + 1);
+        Trouble::ManyOpen.note();
     }
 
-    /// The calling thread leaves a marked call, which has ended, or has only yielded.
+    /// The calling thread leaves a marked call in `frame`, which has ended, or has only yielded.
     ///
-    /// What is inside it has been left unseen, as by a switch of the C stack, and ends with it. A call
-    /// that was entered unseen, before it was marked or in the parent of a fork, is not found.
-    pub fn leave(&self, py: Python<'_>, mark: &'static Mark, has_ended: bool) {
-        self.unwind(mark, has_ended, |mark, entered, has_ended| {
+    /// A call that was entered unseen, before it was marked or in the parent of a fork, is not found.
+    pub fn leave(&self, py: Python<'_>, frame: usize, mark: &'static Mark, has_ended: bool) {
+        self.end(frame, mark, |mark, entered| {
             mark.leaves(py, entered, has_ended);
         });
     }
 
-    /// Calls `leaves` for each call that ends or yields where the innermost one of `mark` does, the
-    /// innermost first.
+    /// Calls `leaves` for the call of `mark` in `frame`.
     #[inline]
-    fn unwind(
-        &self,
-        mark: &'static Mark,
-        has_ended: bool,
-        leaves: impl Fn(&'static Mark, Entered, bool),
-    ) {
-        if let Some(beyond) = self.beyond.get().checked_sub(1) {
+    fn end(&self, frame: usize, mark: &'static Mark, leaves: impl FnOnce(&'static Mark, Entered)) {
+        if let Some(place) = self.find(frame, mark) {
+            self.end_at(place, leaves);
+        } else if let Some(beyond) = self.beyond.get().checked_sub(1) {
             self.beyond.set(beyond);
-            leaves(mark, Entered::unkept(), has_ended);
-            return;
+            leaves(mark, Entered::unkept());
         }
-        let Some(outer) = self.find(mark) else {
-            return;
-        };
-        while self.used.get() > outer + 1
-            && let Some((inner, entered)) = self.pop()
-        {
-            leaves(inner, entered, true);
+    }
+
+    #[inline]
+    fn end_at(&self, place: usize, leaves: impl FnOnce(&'static Mark, Entered)) {
+        if place + 1 == self.used.get() {
+            if let Some((mark, entered)) = self.pop() {
+                leaves(mark, entered);
+            }
+        } else {
+            self.end_before_others(place, leaves);
         }
-        if let Some((mark, entered)) = self.pop() {
-            leaves(mark, entered, has_ended);
+    }
+
+    /// As [`Spans::end_at`], where calls are open that were entered later. Ranges on a thread's stack end in the
+    /// reverse order of their beginnings, so that theirs are interrupted.
+    #[cold]
+    fn end_before_others(&self, place: usize, leaves: impl FnOnce(&'static Mark, Entered)) {
+        self.has_overlaps.set(true);
+        for entry in self.open()[place + 1..].iter().rev() {
+            entry.change(Entered::interrupt);
+        }
+        if let Some((mark, entered)) = self.take(place) {
+            leaves(mark, entered);
+        }
+        for entry in self.open().get(place..).unwrap_or(&[]) {
+            entry.change(Entered::resume);
         }
     }
 
     /// The thread has ended.
-    pub fn end(&self) {
+    pub fn thread_ends(&self) {
         self.beyond.set(0);
+        self.has_overlaps.set(false);
         self.room.set(Room::UNKNOWN);
         while let Some((mark, entered)) = self.pop() {
             mark.abandons(entered);
@@ -175,9 +251,23 @@ impl Spans {
     }
 }
 
+impl Within for Spans {
+    fn is_draft(&self) -> bool {
+        self.open().iter().any(|entry| {
+            let function = entry.mark.get().and_then(Mark::function);
+            function.is_some_and(Function::is_of_drafts)
+        })
+    }
+
+    fn has_overlaps(&self) -> bool {
+        self.has_overlaps.get()
+    }
+}
+
 #[cold]
 fn room() -> Option<&'static [Entry]> {
-    let entries = pages::batch_with(DEPTH, || Entry {
+    let entries = pages::batch_with(MAX_OPEN, || Entry {
+        frame: Cell::new(0),
         mark: Cell::new(None),
         entered: Cell::new(None),
     });
@@ -186,7 +276,6 @@ fn room() -> Option<&'static [Entry]> {
 
 #[cfg(test)]
 pub mod tests {
-    use core::cell::RefCell;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
@@ -212,77 +301,103 @@ pub mod tests {
         Box::leak(Box::new(Mark::made(Watch::Calls(&COUNTS))))
     }
 
-    /// The calls that leave with that of `mark`, by their places in `marks`, and whether they have
-    /// ended.
-    fn left(
+    /// What ends with the call of `mark` in `frame`, by its place in `marks`.
+    fn ended(
         spans: &Spans,
         marks: &[&'static Mark],
+        frame: usize,
         mark: &'static Mark,
-        has_ended: bool,
-    ) -> Vec<(usize, bool)> {
-        let left = RefCell::new(Vec::new());
-        spans.unwind(mark, has_ended, |mark, _, has_ended| {
-            let place = marks.iter().position(|it| core::ptr::eq(*it, mark));
-            left.borrow_mut().push((place.unwrap(), has_ended));
+    ) -> Option<usize> {
+        let ended = Cell::new(None);
+        spans.end(frame, mark, |mark, _| {
+            ended.set(marks.iter().position(|it| core::ptr::eq(*it, mark)));
         });
-        left.into_inner()
+        ended.get()
     }
 
+    /// A thread that has entered these, in frames from 1 on.
     fn in_calls(marks: &[&'static Mark]) -> Spans {
         let spans = Spans::new();
-        for mark in marks {
+        for (index, mark) in marks.iter().enumerate() {
             assert!(spans.has_room());
-            spans.push(mark, Entered::with(None));
+            spans.push(index + 1, mark, Entered::with(None));
         }
         spans
     }
 
-    #[test]
-    fn the_innermost_call_leaves_alone() {
-        let marks = [mark(), mark()];
-        let spans = in_calls(&marks);
-        assert_eq!(left(&spans, &marks, marks[1], false), [(1, false)]);
-        assert_eq!(left(&spans, &marks, marks[0], true), [(0, true)]);
-        assert_eq!(left(&spans, &marks, marks[0], true), []);
+    fn frames(spans: &Spans) -> Vec<usize> {
+        spans.open().iter().map(|entry| entry.frame.get()).collect()
     }
 
     #[test]
-    fn what_is_inside_ends_with_its_call() {
+    fn each_call_ends_alone_in_any_order() {
         let marks = [mark(), mark(), mark()];
         let spans = in_calls(&marks);
-        let all = left(&spans, &marks, marks[0], false);
-        assert_eq!(all, [(2, true), (1, true), (0, false)]);
+        assert_eq!(ended(&spans, &marks, 3, marks[2]), Some(2));
+        assert!(!spans.has_overlaps.get());
+        spans.push(4, marks[2], Entered::with(None));
+        assert_eq!(ended(&spans, &marks, 1, marks[0]), Some(0));
+        assert!(spans.has_overlaps.get());
+        assert_eq!(frames(&spans), [2, 4]);
+        assert_eq!(ended(&spans, &marks, 4, marks[2]), Some(2));
+        assert_eq!(ended(&spans, &marks, 2, marks[1]), Some(1));
+        assert_eq!(ended(&spans, &marks, 2, marks[1]), None);
     }
 
     #[test]
-    fn of_a_recursive_call_the_innermost_leaves() {
+    fn of_calls_of_one_function_the_frames_own_ends() {
         let one = mark();
-        let spans = in_calls(&[one, mark(), one]);
-        assert_eq!(spans.find(one), Some(2));
-        assert_eq!(left(&spans, &[one], one, true), [(0, true)]);
-        assert_eq!(spans.find(one), Some(0));
+        let spans = in_calls(&[one, one, one]);
+        assert_eq!(ended(&spans, &[one], 2, one), Some(0));
+        assert_eq!(frames(&spans), [1, 3]);
+        assert_eq!(ended(&spans, &[one], 1, one), Some(0));
+        assert_eq!(frames(&spans), [3]);
+    }
+
+    #[test]
+    fn where_frames_are_not_known_the_innermost_call_ends() {
+        let (one, other) = (mark(), mark());
+        let spans = Spans::new();
+        for mark in [one, other, one] {
+            assert!(spans.has_room());
+            spans.push(0, mark, Entered::with(None));
+        }
+        assert_eq!(spans.find(0, one), Some(2));
+        assert_eq!(ended(&spans, &[one], 0, one), Some(0));
+        assert_eq!(spans.find(0, one), Some(0));
     }
 
     #[test]
     fn a_call_that_was_entered_unseen_is_passed_over() {
         let marks = [mark(), mark()];
         let spans = in_calls(&marks[..1]);
-        assert_eq!(left(&spans, &marks, marks[1], true), []);
-        assert_eq!(spans.find(marks[0]), Some(0));
+        assert_eq!(ended(&spans, &marks, 2, marks[1]), None);
+        assert_eq!(ended(&spans, &marks, 2, marks[0]), None);
+        assert_eq!(frames(&spans), [1]);
     }
 
     #[test]
-    fn deeper_calls_than_are_kept_leave_first() {
+    fn calls_beyond_those_that_are_kept_are_not_taken_for_them() {
         let (outer, inner) = (mark(), mark());
-        let spans = in_calls(&[outer; DEPTH]);
+        let spans = in_calls(&[outer; MAX_OPEN]);
         assert!(!spans.has_room());
         spans.enter_beyond();
         spans.enter_beyond();
-        spans.unwind(inner, true, |_, entered, _| assert!(entered.is_unkept()));
-        assert_eq!(left(&spans, &[outer, inner], inner, false), [(1, false)]);
-        assert_eq!(left(&spans, &[outer, inner], inner, false), []);
-        spans.unwind(outer, true, |_, entered, _| assert!(!entered.is_unkept()));
+        // One of those that are kept ends first, as where a greenlet was switched to.
+        spans.end(7, outer, |_, entered| assert!(!entered.is_unkept()));
+        spans.end(999, inner, |_, entered| assert!(entered.is_unkept()));
+        assert_eq!(ended(&spans, &[outer, inner], 998, inner), Some(1));
+        assert_eq!(ended(&spans, &[outer, inner], 997, inner), None);
         assert!(spans.has_room());
+    }
+
+    #[test]
+    fn a_call_whose_end_was_not_seen_makes_room() {
+        let one = mark();
+        let spans = in_calls(&[one; MAX_OPEN]);
+        assert!(!spans.drop_stale(MAX_OPEN + 1) && !spans.drop_stale(0));
+        assert!(spans.drop_stale(8) && spans.has_room());
+        assert_eq!(spans.find(8, one), None);
     }
 
     #[test]
@@ -290,7 +405,7 @@ pub mod tests {
         let spans = in_calls(&[mark(), mark()]);
         spans.enter_beyond();
         let before = COUNTS.0.load(Ordering::Relaxed);
-        spans.end();
+        spans.thread_ends();
         assert!(COUNTS.0.load(Ordering::Relaxed) >= before + 2);
         assert_eq!((spans.used.get(), spans.beyond.get()), (0, 0));
         let spans = in_calls(&[mark()]);

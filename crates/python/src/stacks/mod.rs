@@ -22,9 +22,9 @@ use tllmprof_sync::Published;
 use crate::attached;
 use crate::object::Python;
 
-pub use layout::Layout;
+pub use layout::{Layout, Top};
 pub use names::{Names, OfAddress};
-pub use walk::{Target, Walked, Walker};
+pub use walk::{TAGS, Target, Walked, Walker};
 
 /// What is known of the interpreter whose stacks can be read.
 pub struct Ready {
