@@ -1,7 +1,12 @@
 //! Functions whose calls are hard to see: code that no file has, functions that the program replaces, and other tools in
 //! the place of what calls are seen by. They count exactly, or a line says that calls may be missing.
 
+use std::time::Duration;
+
 use super::*;
+use common::{command, run as run_command, skipped};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const RULE: &str = "py:eng:Engine.step";
 const MAY_LACK: &str = "; calls of it may be missing";
@@ -408,4 +413,38 @@ work()
             ran.said()
         );
     }
+}
+
+#[test]
+fn a_python_that_cannot_be_hooked_is_not_called_none() {
+    let hide = "mount -t tmpfs none /proc";
+    let mut asked = command(Path::new("unshare"));
+    if !run_command(asked.args(["-rm", "sh", "-c", hide]), TIMEOUT)
+        .status
+        .success()
+    {
+        skipped("no mount namespaces here (unshare -rm)");
+        return;
+    }
+    let Some(which) = newest() else { return };
+    let fixture = Fixture::new("/usr/bin/unshare")
+        .env("PYTHONPATH", repo().join("tests/fixtures"))
+        .env("TLLM_PROFILE_RECORD_GC", "1")
+        .window("5-9", "py:__main__:step")
+        .args("-rm sh -c")
+        .arg(&format!("{hide} && exec {which} main.py"));
+    let program = format!("{LOOP}\ndef step(): work()\nfor _ in range(12): step()\n");
+    write(fixture.folder(), "main.py", &program);
+    let ran = fixture.run();
+    assert_edges(which, &ran, &[]);
+    let why = "could not be profiled (/proc/self/maps could not be read: No such file or directory (os error 2))";
+    assert_eq!(
+        line(&ran, "TLLM_PROFILE_RECORD_GC"),
+        format!("Python in this process {why}: TLLM_PROFILE_RECORD_GC had no effect")
+    );
+    let opened = line(&ran, "never opened");
+    let expected = format!(
+        "0 iterations by py:__main__:step; Python in the process {why}; it made 12 graph launches"
+    );
+    assert!(opened.contains(&expected), "{opened}");
 }

@@ -21,7 +21,7 @@ pub fn report() {
         Presence::There => {}
         Presence::OutOfReach(why) => log::say!(
             Warn,
-            "Python in this process could not be profiled: {why}: {wishes} had no effect"
+            "Python in this process could not be profiled ({why}): {wishes} had no effect"
         ),
         Presence::NotFound => log::say!(
             Warn,

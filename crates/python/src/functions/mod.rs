@@ -48,7 +48,7 @@ pub fn mark(py: Python<'_>, code: &Object<'_>, function: &'static Function) -> b
 
 /// As [`mark`], of code whose first call shows whether it is the function's ([`resolve::confirms`]).
 pub fn mark_candidate(py: Python<'_>, code: &Object<'_>, function: &'static Function) {
-    let mark = || Mark::of(py, code, Watch::Function(function)).map(Mark::as_candidate);
+    let mark = || Mark::of(py, code, Watch::Function(function)).map(Mark::into_candidate);
     if marked::find(code.addr()).is_none()
         && can_see(py)
         && mark().is_some_and(|mark| marked::add(py, mark))

@@ -121,7 +121,7 @@ impl fmt::Display for Uncalled {
             None => match attached::presence() {
                 Presence::There => f.write_str("; Python was not yet up"),
                 Presence::OutOfReach(why) => {
-                    write!(f, "; Python in the process could not be profiled: {why}")
+                    write!(f, "; Python in the process could not be profiled ({why})")
                 }
                 Presence::NotFound => {
                     f.write_str("; no Python from 3.8 on was found in the process")

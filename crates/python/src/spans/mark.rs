@@ -101,7 +101,7 @@ impl Mark {
     }
 
     /// It is the function's code only if its first call shows that.
-    pub fn as_candidate(self) -> Self {
+    pub fn into_candidate(self) -> Self {
         self.is_candidate.store(true, Ordering::Relaxed);
         self
     }
