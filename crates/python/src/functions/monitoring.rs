@@ -96,7 +96,7 @@ impl<'py> Monitoring<'py> {
         format!("{number}: {}", name.unwrap_or("another"))
     }
 
-    /// Whether the number, its events and its functions are still ours, as far as the interpreter says.
+    /// Whether the number and its events are still ours, as far as the interpreter says.
     fn has(&self, tool: Tool, codes: &[Object<'py>]) -> Option<bool> {
         let events = |value: Option<Object<'py>>| value?.as_int();
         let name = self.call(c"get_tool", tool.number, &[])?;
@@ -112,21 +112,6 @@ impl<'py> Monitoring<'py> {
             }
         }
         Some(true)
-    }
-
-    /// Registers our functions anew; whether those before were ours.
-    fn has_functions(&self, tool: Tool) -> Option<bool> {
-        let events = self.module.attr(c"events")?;
-        let mut are_ours = true;
-        for (name, function) in &EVENTS {
-            let event = events.attr(name)?;
-            let ours = self.py.function(function)?;
-            let before = self.call(c"register_callback", tool.number, &[&event, &ours])?;
-            let is_ours = before.kind() == ours.kind()
-                && before.attr(c"__name__")?.as_text() == function.name().to_str().ok();
-            are_ours &= is_ours;
-        }
-        Some(are_ours)
     }
 
     /// Has the first call of each code object reported, with a tool of its own, unless that would be the last one.
@@ -275,13 +260,12 @@ pub fn forget(interpreter: i64) {
     }
 }
 
-/// Notes where what the interpreter has given us is not ours any more. `is_last`: it ends.
-pub fn check(py: Python<'_>, is_last: bool) -> Option<()> {
+/// Notes where the number or the events that the interpreter has given us are not ours any more. Whether the functions
+/// are could be known only by registering them anew, which other audit hooks would see.
+pub fn check(py: Python<'_>) -> Option<()> {
     let tool = known(py)??;
     let monitoring = Monitoring::of(py)?;
-    let is_whole = monitoring.has(tool, &marked::codes(py)) == Some(true)
-        && (!is_last || monitoring.has_functions(tool) == Some(true));
-    if !is_whole {
+    if monitoring.has(tool, &marked::codes(py)) != Some(true) {
         Trouble::LostTool.note();
     }
     Some(())

@@ -41,8 +41,7 @@ pub fn is_time() -> bool {
 }
 
 /// Looks whether what was found is still what is called by its name, and whether what calls are seen by is in its place.
-/// `is_last`: the interpreter ends.
-pub fn check(py: Python<'_>, is_last: bool) {
+pub fn check(py: Python<'_>) {
     NEXT.store(now() + INTERVAL, Ordering::Relaxed);
     for module in targets::known() {
         let is_found =
@@ -59,7 +58,7 @@ pub fn check(py: Python<'_>, is_last: bool) {
         }
     }
     if py.api.version.has_monitoring() {
-        monitoring::check(py, is_last);
+        monitoring::check(py);
     } else {
         evaluator::check(py);
     }

@@ -264,7 +264,7 @@ pub fn audited<'py>(py: Python<'py>, event: &[u8], args: &dyn Fn() -> Option<Obj
         end_search(py, false);
     }
     if replaced::is_time() {
-        replaced::check(py, false);
+        replaced::check(py);
     }
 }
 
@@ -533,7 +533,7 @@ fn longer(wait: u64) -> u64 {
 pub fn ends(py: Python<'_>) {
     look(py);
     end_search(py, true);
-    replaced::check(py, true);
+    replaced::check(py);
     for module in targets::known() {
         for target in module.targets.iter().filter(|target| target.is_missing()) {
             if let Some(there) = imported(py, &module.name) {

@@ -108,7 +108,7 @@ impl Trouble {
                 "no tool of sys.monitoring was free for tllmprof: calls of Python functions were not seen"
             }
             Self::LostTool => {
-                "the program took tllmprof's tool of sys.monitoring, its events or its callbacks away: calls of Python \
+                "the program took tllmprof's tool of sys.monitoring or its events away: calls of Python \
                  functions after that may be missing"
             }
             Self::ManyOpen => {
