@@ -372,7 +372,8 @@ impl Process {
         }
         let took = spent.worked(&groups.hosts(None));
         let rate = facts.stacks_rate;
-        let stacks = Stacks::of(sampled, rate, windows.len(), &places, took);
+        let starts: Vec<_> = windows.iter().map(|window| window.span().0).collect();
+        let stacks = Stacks::of(sampled, rate, &starts, &places, took);
         // What takes no longer than others like it, nor than most, is not slow.
         let median = sum.map_or(0, |sum| sum.time.p50);
         slowest.retain(|slow| slow.more > 0 || slow.busy() > median);

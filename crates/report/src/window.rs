@@ -35,7 +35,8 @@ impl Window {
         end.saturating_sub(start)
     }
 
-    fn span(&self) -> (u64, u64) {
+    /// Its first iteration's start and the last one's end, in nanoseconds.
+    pub fn span(&self) -> (u64, u64) {
         let end = self.iterations.iter().map(Iteration::end).max();
         let start = self.iterations.first().map(|first| first.start);
         (start.unwrap_or(0), end.unwrap_or(0))

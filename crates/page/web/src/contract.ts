@@ -440,6 +440,10 @@ export interface Ledger {
 export interface Stacks {
     /** How often samples were to be taken; `null`: not known. Unit: Hz. */
     rate: number | null;
+    /** How often they were taken, from the times of the samples; `null`: there are too few of them. Unit: Hz. */
+    achieved: number | null;
+    /** The same of native stacks, while their threads ran: a kernel whose timer ticks less often takes fewer. Unit: Hz. */
+    achieved_native: number | null;
     /** The mean time between samples in iterations; `null`: there are none. Unit: ns. */
     interval_ns: number | null;
     /** How many there are. */

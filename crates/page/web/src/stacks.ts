@@ -2,16 +2,17 @@
 
 import { Process, Stacks, TreeNode } from "./contract";
 import { button, card, el } from "./dom";
-import { count, share, time } from "./format";
+import { count, share } from "./format";
 import { icicle } from "./icicle";
 import { longRows, mono } from "./panels";
 
-/** How many samples there are, how far apart, and what was rejected. */
-function caption({ rate, interval_ns, counts, rejected_share }: Stacks): string {
-    const native = counts.native > 0 ? ` and ${count(counts.native)} native` : "";
-    const apart = interval_ns === null || counts.samples === 0 ? "" : `, ${time(interval_ns)} apart`;
+/** How many samples there are, at what rate they were taken and asked for, and what was rejected. */
+function caption({ rate, achieved, achieved_native, counts, rejected_share }: Stacks): string {
+    const at = (hz: number | null): string => (hz === null ? "" : ` at ${count(hz)} Hz`);
+    const native = counts.native > 0 ? ` and ${count(counts.native)} native${at(achieved_native)}` : "";
+    const asked = rate === null ? "" : ` (${count(rate)} Hz asked for)`;
     const rejected = counts.rejected > 0 ? `, ${share(rejected_share)} rejected` : "";
-    return `${count(counts.samples)} samples${native}${rate === null ? "" : ` at ${count(rate)} Hz`}${apart}${rejected}`;
+    return `${count(counts.samples)} samples${at(achieved)}${native}${asked}${rejected}`;
 }
 
 const said = ({ name, share: part, samples, asleep }: TreeNode): string =>

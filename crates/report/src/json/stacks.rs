@@ -13,6 +13,12 @@ pub struct JsonStacks<'a> {
     /// How often samples were to be taken; `null`: not known.
     #[schemars(extend("unit" = "Hz"))]
     rate: Option<u64>,
+    /// How often they were taken, from the times of the samples; `null`: there are too few of them.
+    #[schemars(extend("unit" = "Hz"))]
+    achieved: Option<u64>,
+    /// The same of native stacks, while their threads ran: a kernel whose timer ticks less often takes fewer.
+    #[schemars(extend("unit" = "Hz"))]
+    achieved_native: Option<u64>,
     /// The mean time between samples in iterations; `null`: there are none.
     interval_ns: Option<u64>,
     /// How many there are.
@@ -40,6 +46,8 @@ impl<'a> JsonStacks<'a> {
     pub fn of(stacks: &'a Stacks) -> Option<Self> {
         stacks.is_there().then(|| Self {
             rate: stacks.rate,
+            achieved: stacks.achieved,
+            achieved_native: stacks.achieved_native,
             interval_ns: stacks.interval,
             counts: stacks.counts,
             rejected_share: stacks.counts.rejected_share(),

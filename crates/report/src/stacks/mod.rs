@@ -5,6 +5,7 @@
 
 mod frames;
 mod native;
+mod rates;
 mod tree;
 
 use schemars::JsonSchema;
@@ -16,6 +17,7 @@ pub use tree::{Tree, TreeNode};
 
 use crate::facts::Facts;
 use frames::RawFrames;
+use rates::Rates;
 use tree::TreeBuilder;
 
 /// From how many samples on functions are distinguished.
@@ -192,6 +194,10 @@ pub struct FunctionSamples {
 pub struct Stacks {
     /// How often samples were to be taken, in Hz; `None`: they were not.
     pub rate: Option<u64>,
+    /// How often they were taken, in Hz; `None`: there are too few of them.
+    pub achieved: Option<u64>,
+    /// The same of native stacks while their threads ran.
+    pub achieved_native: Option<u64>,
     pub counts: SampleCounts,
     /// The mean time between samples in iterations, in nanoseconds.
     pub interval: Option<u64>,
@@ -207,17 +213,18 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// `places` has the window of each sample, of those that count, and whether that window counts it; `took` is how
-    /// long the iterations took that they count in, without waiting for requests.
+    /// `windows` has the start of each window in nanoseconds; `places` the window of each sample, of those that count,
+    /// and whether that window counts it; `took` is how long the iterations took that they count in, without waiting
+    /// for requests.
     pub fn of(
         sampled: Sampled,
         rate: Option<u64>,
-        windows: usize,
+        windows: &[u64],
         places: &[Option<Place>],
         took: u64,
     ) -> Self {
         let mut counts = SampleCounts::default();
-        let mut by_window = vec![SampleCounts::default(); windows];
+        let mut by_window = vec![SampleCounts::default(); windows.len()];
         let mut functions = vec![(0_u64, 0_u64); sampled.frames.functions.len()];
         let [mut python, mut native] = [TreeBuilder::default(), TreeBuilder::default()];
         for (sample, place) in sampled.samples.iter().zip(places) {
@@ -250,6 +257,7 @@ impl Stacks {
             };
             tree.add(&sampled.frames.stack(sample.frame), asleep);
         }
+        let rates = Rates::of(&sampled.samples, windows);
         let taken = counts.samples + counts.rejected;
         let all = counts.samples.max(1) as f64;
         let known = sampled.frames.functions.iter().zip(functions);
@@ -270,6 +278,8 @@ impl Stacks {
         functions.truncate(FUNCTIONS);
         Self {
             rate,
+            achieved: rates.walked,
+            achieved_native: rates.native,
             counts,
             interval: took.checked_div(taken),
             windows: by_window,

@@ -2,8 +2,8 @@
 
 use super::lines::{Lines, short};
 use crate::process::Process;
-use crate::stacks::{ENOUGH, SampleCounts};
-use crate::units::{Share, Time};
+use crate::stacks::{ENOUGH, Stacks};
+use crate::units::Share;
 
 /// How many lines they take of one process, and of several; and how many functions they name.
 pub const LINES: usize = 2;
@@ -17,14 +17,11 @@ pub fn one(process: &Process, lines: &mut Lines) {
     if !stacks.is_there() {
         return;
     }
-    let mut taken = format!("{} samples{}", counts.samples, native(counts));
+    let mut taken = taken(stacks, " samples");
     if let Some(rate) = stacks.rate {
-        taken += &format!(" at {rate} Hz");
+        taken += &format!(" ({rate} Hz asked for)");
     }
     let mut said = vec![taken];
-    if let Some(interval) = stacks.interval.filter(|_| counts.samples > 0) {
-        said.push(format!("{} apart", Time(interval)));
-    }
     if counts.rejected > 0 {
         said.push(format!("{} rejected", Share(counts.rejected_share())));
     }
@@ -54,7 +51,7 @@ pub fn several(processes: &[Process], names: &[String], lines: &mut Lines) {
         .rate
         .filter(|rate| sampled().all(|(stacks, _)| stacks.rate == Some(*rate)));
     let heading = match rate {
-        Some(rate) => format!("stacks at {rate} Hz: "),
+        Some(rate) => format!("stacks ({rate} Hz asked for): "),
         None => "stacks: ".to_owned(),
     };
     let said = sampled().enumerate().map(|(place, (stacks, who))| {
@@ -65,8 +62,8 @@ pub fn several(processes: &[Process], names: &[String], lines: &mut Lines) {
             _ => [""; 2],
         };
         let rejected = Share(counts.rejected_share());
-        let native = native(counts);
-        format!("{who} {}{samples}{native} ({rejected}{of})", counts.samples)
+        let taken = taken(stacks, samples);
+        format!("{who} {taken} ({rejected}{of})")
     });
     lines.blank();
     lines.wrapped(&heading, &said.collect::<Vec<_>>(), RANKS);
@@ -75,10 +72,15 @@ pub fn several(processes: &[Process], names: &[String], lines: &mut Lines) {
     }
 }
 
-/// How many samples of native stacks there are besides the others.
-fn native(counts: SampleCounts) -> String {
-    match counts.native {
-        0 => String::new(),
-        native => format!(" and {native} native"),
+/// How many samples there are, native ones apart, and at what rate they were taken.
+fn taken(stacks: &Stacks, samples: &str) -> String {
+    let at =
+        |achieved: Option<u64>| achieved.map_or(String::new(), |rate| format!(" at {rate} Hz"));
+    let counts = stacks.counts;
+    let mut taken = format!("{}{samples}{}", counts.samples, at(stacks.achieved));
+    if counts.native > 0 {
+        let achieved = at(stacks.achieved_native);
+        taken += &format!(" and {} native{achieved}", counts.native);
     }
+    taken
 }

@@ -241,7 +241,7 @@ fn code_is_divided_by_the_functions_that_ran() {
 
     let report = Report::new(vec![process]);
     let text = report.text();
-    let line = "stacks: 440 samples at 1000 Hz, 4.55 ms apart,\n      63.6 % in Scheduler.schedule (sched.py:211), …";
+    let line = "stacks: 440 samples at 222 Hz (1000 Hz asked for),\n      63.6 % in Scheduler.schedule (sched.py:211), …";
     assert!(text.contains(line), "{text}");
     fits(&text, 44);
     let found = &report.findings[0];
@@ -257,6 +257,8 @@ fn code_is_divided_by_the_functions_that_ran() {
     let json = json(&report);
     let stacks = &json["processes"][0]["stacks"];
     assert_eq!(stacks["rate"], 1000);
+    assert_eq!(stacks["achieved"], 222);
+    assert!(stacks["achieved_native"].is_null());
     assert_eq!(stacks["told_apart"], true);
     assert_eq!(stacks["windows"][0], stacks["counts"]);
     assert_eq!(stacks["tree"][1]["samples"], 280);
@@ -276,7 +278,7 @@ fn few_samples_tell_no_functions_apart() {
     assert_eq!(process.ledger, without.ledger);
     assert_eq!(without.stacks.counts.samples, 0);
     let report = Report::new(vec![process]);
-    let line = "stacks: 199 samples at 1000 Hz, 10.1 ms apart,\n      functions are distinguished from 200 on\n";
+    let line = "stacks: 199 samples at 99 Hz (1000 Hz asked for),\n      functions are distinguished from 200 on\n";
     let text = report.text();
     assert!(text.contains(line), "{text}");
     let found = &report.findings[0];
@@ -310,8 +312,32 @@ fn rejected_samples_divide_nothing_and_are_counted() {
     let first = rounded(&process.ledger.host)[0];
     assert_eq!(first, ("Python: Scheduler.schedule (sched.py:211)", 0.79));
     let text = Report::new(vec![process]).text();
-    let line = "stacks: 240 samples at 1000 Hz, 4.55 ms apart, 45.5 % rejected,";
+    let line = "stacks: 240 samples at 222 Hz (1000 Hz asked for), 45.5 % rejected,";
     assert!(text.lines().any(|other| other.starts_with(line)), "{text}");
+}
+
+/// As of a kernel whose timer ticks at 250 Hz, which 1000 Hz were asked of.
+#[test]
+fn the_rate_is_reported_that_was_achieved() {
+    let mut made = Made::new();
+    let native = Shows {
+        taken: Taken::Native,
+        ..python(GEMM)
+    };
+    for at in 0..ITERATIONS * LONG / MS {
+        made.sample(LONG + at * MS, MAIN, python(SCHEDULE));
+        if at % 4 == 0 {
+            made.sample(LONG + at * MS + 1, MAIN, native);
+        }
+    }
+    let report = Report::new(vec![made.process()]);
+    let line = "stacks: 2000 samples at 1000 Hz and 500 native at 250 Hz (1000 Hz asked for),";
+    let text = report.text();
+    assert!(text.lines().any(|other| other.starts_with(line)), "{text}");
+    let json = json(&report);
+    let stacks = &json["processes"][0]["stacks"];
+    let rates = ["rate", "achieved", "achieved_native"].map(|key| stacks[key].as_u64());
+    assert_eq!(rates, [Some(1000), Some(1000), Some(250)]);
 }
 
 #[test]
