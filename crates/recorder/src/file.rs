@@ -9,9 +9,11 @@ mod tests;
 
 use core::ffi::c_int;
 use core::ptr::NonNull;
+use std::ffi::CString;
 use std::fs::{self, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -30,9 +32,18 @@ const MAX_NAMES: u32 = 10_000;
 /// The file of a record.
 pub struct File {
     file: Own,
-    path: PathBuf,
+    name: Name,
     /// Bytes that are reserved.
     size: u64,
+}
+
+enum Name {
+    /// The file has none yet, and is to have this one.
+    Wanted { path: PathBuf, process: u32 },
+    Given {
+        path: PathBuf,
+        taken: Option<NameTaken>,
+    },
 }
 
 /// The reason for another name than the wanted one, of this record or of an earlier one.
@@ -45,62 +56,53 @@ pub enum NameTaken {
 }
 
 impl File {
-    /// Makes the file at `path`. No record is ever replaced, which would lose it: an earlier one that nobody writes to gets
-    /// the next free number before its extension. Where another process writes to it, the name of this one gets the number
-    /// of its process.
-    pub fn create(path: &Path, process: u32) -> Result<(Self, Option<NameTaken>), Failure> {
-        let mut wanted = path.to_owned();
-        let mut taken = None;
-        let mut others = 0;
-        for _ in 0..MAX_NAMES {
-            match open(&wanted, true) {
-                Ok(file) => match Self::lock(file, &wanted)? {
-                    Some(file) => return Ok((file, taken)),
-                    None => continue,
-                },
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(failure(CREATED, &error)),
+    /// Makes a file for `path`, which has no name until it is published. Where the file system has no such files, it has its
+    /// name at once.
+    pub fn create(path: &Path, process: u32) -> Result<Self, Failure> {
+        let (file, name) = match open_unnamed(path) {
+            Ok(file) => {
+                // Others see by the lock that the file is in use. Where there are no locks they leave it alone.
+                let _ = file.try_lock();
+                let path = path.to_owned();
+                (file, Name::Wanted { path, process })
             }
-            let is_free = match Existing::at(&wanted)? {
-                Existing::Gone => true,
-                Existing::Nothing(_held) => fs::remove_file(&wanted).is_ok(),
-                Existing::Left(_held) => match keep_earlier(&wanted) {
-                    Some(kept) => {
-                        taken = Some(NameTaken::ByEarlier(kept));
-                        true
-                    }
-                    None => false,
-                },
-                Existing::InUse => false,
-            };
-            if !is_free {
-                others += 1;
-                wanted = with_number(path, process, others);
-                taken = Some(NameTaken::ByAnother);
+            Err(error) if lacks_unnamed(&error) => {
+                let (file, path, taken) = take_name(path, process, make_locked)?;
+                (file, Name::Given { path, taken })
             }
-        }
-        Err(failure(CREATED, &io::ErrorKind::AlreadyExists.into()))
-    }
-
-    /// Takes the file that was just made at `path` for its own; `None` if another process took it for one that was left.
-    fn lock(file: fs::File, path: &Path) -> Result<Option<Self>, Failure> {
-        // Others see by the lock that the file is in use. Where there are no locks they leave it alone.
-        let is_lost = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
-        if is_lost || !is_at(&file, path) {
-            return Ok(None);
-        }
+            Err(error) => return Err(failure(CREATED, &error)),
+        };
         write_in_place(&file);
         let file = Own::new(file).map_err(|error| failure("it could not be looked at", &error))?;
-        Ok(Some(Self {
+        Ok(Self {
             file,
-            path: path.to_owned(),
+            name,
             size: 0,
-        }))
+        })
     }
 
-    /// Where it is.
+    /// Gives the file its name, and says why it is another than the wanted one, or an earlier record's is. No record is ever
+    /// replaced, which would lose it: an earlier one that nobody writes to gets the next free number before its extension.
+    /// Where another process writes to it, the name of this one gets the number of its process.
+    pub fn publish(&mut self) -> Result<Option<NameTaken>, Failure> {
+        match &mut self.name {
+            Name::Given { taken, .. } => Ok(taken.take()),
+            Name::Wanted { path, process } => {
+                let closed = Failure::new("its file was closed", 0);
+                let file = self.file.get().ok_or(closed)?;
+                let make = |path: &Path| link(file, path).map(Some);
+                let ((), path, taken) = take_name(path, *process, make)?;
+                self.name = Name::Given { path, taken: None };
+                Ok(taken)
+            }
+        }
+    }
+
+    /// Where it is, or is to be.
     pub fn path(&self) -> &Path {
-        &self.path
+        match &self.name {
+            Name::Wanted { path, .. } | Name::Given { path, .. } => path,
+        }
     }
 
     /// Bytes that are reserved.
@@ -114,7 +116,7 @@ impl File {
         if self.file.get().is_some() {
             return Ok(());
         }
-        let file = open(&self.path, false).map_err(|error| failure(GONE, &error))?;
+        let file = open(self.path(), false).map_err(|error| failure(GONE, &error))?;
         let is_it = self.file.reopen(file);
         is_it.then_some(()).ok_or(Failure::new(GONE, 0))
     }
@@ -151,12 +153,8 @@ impl File {
 
     /// Removes the file, if it still is where it was made: nothing has come into it.
     pub fn discard(&mut self) {
-        let there = fs::symlink_metadata(&self.path);
-        let file = self.file.get().and_then(|file| file.metadata().ok());
-        if let (Ok(there), Some(file)) = (there, file)
-            && (there.dev(), there.ino()) == (file.dev(), file.ino())
-        {
-            let _ = fs::remove_file(&self.path);
+        if self.file.get().is_some_and(|file| is_at(file, self.path())) {
+            let _ = fs::remove_file(self.path());
         }
         self.close();
     }
@@ -226,6 +224,52 @@ impl Existing {
     }
 }
 
+/// Makes what is to be at `path` there, or beside the record that is in use there. Returns what was made, its path, and the
+/// reason for another name. `make` makes nothing where another process took what it made for a record that was left.
+fn take_name<T>(
+    path: &Path,
+    process: u32,
+    make: impl Fn(&Path) -> io::Result<Option<T>>,
+) -> Result<(T, PathBuf, Option<NameTaken>), Failure> {
+    let mut wanted = path.to_owned();
+    let mut taken = None;
+    let mut others = 0;
+    for _ in 0..MAX_NAMES {
+        match make(&wanted) {
+            Ok(Some(made)) => return Ok((made, wanted, taken)),
+            Ok(None) => continue,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failure(CREATED, &error)),
+        }
+        let is_free = match Existing::at(&wanted)? {
+            Existing::Gone => true,
+            Existing::Nothing(_held) => fs::remove_file(&wanted).is_ok(),
+            Existing::Left(_held) => match keep_earlier(&wanted) {
+                Some(kept) => {
+                    taken = Some(NameTaken::ByEarlier(kept));
+                    true
+                }
+                None => false,
+            },
+            Existing::InUse => false,
+        };
+        if !is_free {
+            others += 1;
+            wanted = with_number(path, process, others);
+            taken = Some(NameTaken::ByAnother);
+        }
+    }
+    Err(failure(CREATED, &io::ErrorKind::AlreadyExists.into()))
+}
+
+/// Makes a file at `path` and locks it; none if another process took it for one that was left.
+fn make_locked(path: &Path) -> io::Result<Option<fs::File>> {
+    let file = open(path, true)?;
+    // Where there are no locks others leave it alone.
+    let is_lost = matches!(file.try_lock(), Err(TryLockError::WouldBlock));
+    Ok(Some(file).filter(|file| !is_lost && is_at(file, path)))
+}
+
 /// Whether the open file is the one that has this name.
 fn is_at(file: &fs::File, path: &Path) -> bool {
     let identity = |status: fs::Metadata| (status.dev(), status.ino());
@@ -251,6 +295,52 @@ fn open(path: &Path, is_new: bool) -> io::Result<fs::File> {
         .mode(MODE)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NOCTTY)
         .open(path)
+}
+
+/// Opens a file without a name in the folder of `path`.
+fn open_unnamed(path: &Path) -> io::Result<fs::File> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let file = fs::File::options()
+        .read(true)
+        .write(true)
+        .mode(MODE)
+        .custom_flags(libc::O_TMPFILE)
+        .open(folder)?;
+    // It gets its name through this link.
+    match fs::symlink_metadata(own_link(&file)) {
+        Ok(_) => Ok(file),
+        Err(_) => Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP)),
+    }
+}
+
+/// Whether there are no files without a name. A kernel that does not know of them opens the folder.
+fn lacks_unnamed(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    matches!(
+        errno,
+        Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL | libc::ENOSYS)
+    )
+}
+
+fn own_link(file: &fs::File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Gives a file without a name one.
+fn link(file: &fs::File, path: &Path) -> io::Result<()> {
+    let [from, to] = [
+        CString::new(own_link(file))?,
+        CString::new(path.as_os_str().as_bytes())?,
+    ];
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: both are strings that end in a zero byte, and live until the call returns.
+    match unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// How large a file of this process may become.

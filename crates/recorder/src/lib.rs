@@ -204,21 +204,15 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     let path = FOLDER
         .get()
         .map_or(path.clone(), |folder| folder.join(&path));
-    let begun = File::create(&path, place.pid).and_then(|(file, taken)| {
-        let used = file.path().to_owned();
-        let header = space::begin(file, settings.trace_max, settings.keep.is_some())?;
-        Ok((header, used, taken))
-    });
+    let refuse = |failure| {
+        HAS_FAILED.store(true, Ordering::Relaxed);
+        log::say!(Warn, "no record at {}: {failure}", path.display());
+    };
+    let begun = File::create(&path, place.pid)
+        .and_then(|file| space::begin(file, settings.trace_max, settings.keep.is_some()));
     let header = match begun {
-        Ok((header, used, taken)) => {
-            report_taken(&path, &used, taken);
-            header
-        }
-        Err(failure) => {
-            HAS_FAILED.store(true, Ordering::Relaxed);
-            log::say!(Warn, "no record at {}: {failure}", path.display());
-            return;
-        }
+        Ok(header) => header,
+        Err(failure) => return refuse(failure),
     };
     let parent = std::os::unix::process::parent_id();
     let kind = clock::choose();
@@ -230,6 +224,11 @@ pub fn begin(settings: &Settings, facts: &Facts<'_>) {
     }
     header.anchor(now);
     header.snapshot();
+    // A process that is killed before this leaves nothing, and afterwards a record.
+    match space::publish() {
+        Ok((used, taken)) => report_taken(&path, &used, taken),
+        Err(failure) => return refuse(failure),
+    }
     writers::lasting::begin(settings.keep.map(|_| settings.trace_max));
     facts::write(settings, facts, &host);
     iterations::start();

@@ -15,7 +15,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{CHUNK_BYTES, Chunk, HEADER_BYTES, HeaderBlock, chunk_offset};
 
 use super::failure::Failure;
-use super::file::File;
+use super::file::{File, NameTaken};
 use super::quiet::Quiet;
 use once_cell::race::OnceBox;
 use tllmprof_platform::cancel::Uncancelled;
@@ -148,6 +148,26 @@ pub fn begin(
     let header = unsafe { HeaderBlock::at(place) };
     live.header.set(Some(header));
     Ok(header)
+}
+
+/// Gives the file its name, once its header says whose record it is. Where it gets none there is no record.
+pub fn publish() -> Result<(PathBuf, Option<NameTaken>), Failure> {
+    let mut growing = FILE.lock();
+    let published = growing.as_mut().map(|growing| {
+        let taken = growing.file.publish()?;
+        Ok((growing.file.path().to_owned(), taken))
+    });
+    match published {
+        Some(Ok(published)) => Ok(published),
+        failed => {
+            *growing = None;
+            if let Some(live) = live() {
+                live.header.set(None);
+            }
+            let closed = Failure::new("its file was closed", 0);
+            Err(failed.and_then(Result::err).unwrap_or(closed))
+        }
+    }
 }
 
 /// A chunk that nobody has used, and its number. `None` where there is no more room.

@@ -9,9 +9,16 @@ fn folder() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
+/// A file, and why a name is not the wanted one.
+fn create_by(path: &Path, process: u32) -> Result<(File, Option<NameTaken>), Failure> {
+    let mut file = File::create(path, process)?;
+    let taken = file.publish()?;
+    Ok((file, taken))
+}
+
 /// A file that has the name that it was to have.
 fn create(path: &Path) -> File {
-    let (file, taken) = File::create(path, OURS).unwrap();
+    let (file, taken) = create_by(path, OURS).unwrap();
     assert_eq!((file.path(), taken), (path, None));
     file
 }
@@ -75,7 +82,7 @@ fn an_earlier_record_is_kept_under_the_next_free_name() {
     fs::write(kept(2), "mine").unwrap();
     for (number, earlier) in [(1, record(1)), (3, record(3))] {
         fs::write(&path, &earlier).unwrap();
-        let (file, taken) = File::create(&path, OURS).unwrap();
+        let (file, taken) = create_by(&path, OURS).unwrap();
         assert_eq!(taken, Some(NameTaken::ByEarlier(kept(number))));
         assert_eq!(file.path(), path);
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
@@ -89,11 +96,41 @@ fn an_earlier_record_is_kept_under_the_next_free_name() {
 }
 
 #[test]
+fn a_file_has_no_name_before_it_is_published() {
+    for earlier in [None, Some(record(1))] {
+        let folder = folder();
+        let path = folder.path().join("a.tlm");
+        let earlier = earlier.inspect(|earlier| fs::write(&path, earlier).unwrap());
+        let mut file = File::create(&path, OURS).unwrap();
+        if matches!(file.name, Name::Wanted { .. }) {
+            assert_eq!(fs::read(&path).ok(), earlier);
+        }
+        file.grow(4096).unwrap();
+        file.publish().unwrap();
+        assert!(fs::read(&path).unwrap() == [0; 4096]);
+        let count = 1 + usize::from(earlier.is_some());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), count);
+    }
+}
+
+/// As on file systems that have no files without a name.
+#[test]
+fn a_file_with_a_name_is_found_in_use() {
+    let folder = folder();
+    let path = folder.path().join("a.tlm");
+    let (_first, at, taken) = take_name(&path, 1, make_locked).unwrap();
+    assert_eq!((at, taken), (path.clone(), None));
+    let (_second, at, taken) = take_name(&path, OURS, make_locked).unwrap();
+    assert_eq!(at, folder.path().join("a-4242.tlm"));
+    assert_eq!(taken, Some(NameTaken::ByAnother));
+}
+
+#[test]
 fn a_record_that_is_written_to_keeps_its_name() {
     let folder = folder();
     let path = folder.path().join("a.tlm");
     let first = create(&path);
-    let [second, third] = [(); 2].map(|()| File::create(&path, OURS).unwrap());
+    let [second, third] = [(); 2].map(|()| create_by(&path, OURS).unwrap());
     assert_eq!(first.path(), path);
     for ((file, taken), name) in [(&second, "a-4242.tlm"), (&third, "a-4242-2.tlm")] {
         assert_eq!(file.path(), folder.path().join(name));
@@ -106,7 +143,7 @@ fn a_name_without_an_extension_gets_its_number_at_the_end() {
     let folder = folder();
     let path = folder.path().join("a");
     fs::write(&path, record(1)).unwrap();
-    let (_, taken) = File::create(&path, OURS).unwrap();
+    let (_, taken) = create_by(&path, OURS).unwrap();
     assert_eq!(taken, Some(NameTaken::ByEarlier(folder.path().join("a-1"))));
 }
 
@@ -120,7 +157,7 @@ fn processes_that_start_at_once_get_a_file_each() {
     let barrier = std::sync::Barrier::new(AT_ONCE.into());
     let begin = &|number: u8| {
         barrier.wait();
-        let (file, _) = File::create(&path, u32::from(number) + 100).unwrap();
+        let (file, _) = create_by(&path, u32::from(number) + 100).unwrap();
         let written = file.file.get().unwrap().write_all_at(&record(number), 0);
         written.unwrap();
         // The lock of every other one goes while others look for a name.
@@ -170,7 +207,7 @@ fn what_is_no_record_is_left_alone() {
     std::os::unix::fs::symlink(&text, &link).unwrap();
     fs::create_dir(&dir).unwrap();
     for path in [&text, &link, &dir, &zeros] {
-        let refusal = refusal(File::create(path, OURS));
+        let refusal = refusal(create_by(path, OURS));
         assert!(refusal.contains("something else by that name"), "{refusal}");
     }
     assert_eq!(fs::read(&text).unwrap(), b"mine");
@@ -181,7 +218,7 @@ fn a_missing_folder_is_named() {
     let folder = folder();
     let path = folder.path().join("none/a.tlm");
     assert_eq!(
-        refusal(File::create(&path, OURS)),
+        refusal(create_by(&path, OURS)),
         "it could not be created: there is no such folder"
     );
 }
