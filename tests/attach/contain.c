@@ -98,7 +98,11 @@ static void enter(const char *root, const char *how)
 {
     permitted(mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0, "private mounts");
     need(mount(".", ".", NULL, MS_BIND | MS_REC, NULL) == 0, root);
-    need(chdir(root) == 0, root);
+    /* What is mounted now lies above this folder. The path to it may lead through folders that a user in there may not enter. */
+    char above[256];
+    const char *name = strrchr(root, '/');
+    snprintf(above, sizeof above, "../%s", name == NULL ? root : name + 1);
+    need(chdir(above) == 0, above);
     if (strpbrk(how, "rR") != NULL)
         need(mount("shm", "dev/shm", "tmpfs", 0, "mode=1777") == 0, "dev/shm");
     if (strchr(how, 'd') != NULL)

@@ -43,12 +43,23 @@ fn can_contain() -> bool {
     can_attach()
 }
 
+/// Lets others look into all folders of a tree, whatever rights new ones get here.
+fn open_to_all(folder: &Path) {
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        match entry.file_type().unwrap().is_dir() {
+            true => open_to_all(&entry.path()),
+            false => fs::set_permissions(entry.path(), fs::Permissions::from_mode(0o755)).unwrap(),
+        }
+    }
+}
+
 /// A root file system with a program and the libraries that it needs, and nothing else.
 fn make_root(root: &Path, program: &Path, is_other_user: bool) {
     for folder in ["proc", "tmp", "dev/shm"] {
         fs::create_dir_all(root.join(folder)).unwrap();
     }
-    fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     let copy = |file: &Path| {
         let to = root.join(file.strip_prefix("/").unwrap());
         fs::create_dir_all(to.parent().unwrap()).unwrap();
@@ -69,6 +80,7 @@ fn make_root(root: &Path, program: &Path, is_other_user: bool) {
     files.map(Path::new).for_each(copy);
     gpu.iter().for_each(|file| copy(file));
     fs::copy(program, root.join("program")).unwrap();
+    open_to_all(root);
     if is_other_user {
         chown(root.join("tmp"), Some(MAPPED), Some(MAPPED)).unwrap();
     }
@@ -80,6 +92,7 @@ impl Contained {
         let place = Place::new();
         let root = place.path("root");
         make_root(&root, linkage.program(), how.contains('u'));
+        fs::set_permissions(place.0.folder(), fs::Permissions::from_mode(0o755)).unwrap();
         let command = |arguments: &str| {
             let mut command = built_command(contain());
             command

@@ -75,7 +75,6 @@ fn a_process_that_ends_meanwhile_is_not_waited_for() {
     if !can_attach() {
         return;
     }
-    let began = std::time::Instant::now();
     for n in 0..20 {
         // It is a zombie then: nobody waits for it before the command has ended.
         let seconds = format!("0.{:03}", 15 * n);
@@ -94,7 +93,6 @@ fn a_process_that_ends_meanwhile_is_not_waited_for() {
         );
         child.wait().unwrap();
     }
-    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
 }
 
 #[test]

@@ -23,6 +23,8 @@ use crate::traced::{NotStopped, Stopped, Stopping, has_made_process, was_cut_sho
 
 /// Between two looks at those that have not stopped yet.
 const LOOK: Duration = Duration::from_micros(30);
+/// Between two looks at those in uninterruptible sleep, in which a page is read or memory is mapped.
+const SLEEPERS_LOOK: Duration = Duration::from_millis(1);
 /// How long a thread that was stopped in `fork` may take to unblock signals, before the others go on.
 const FORKING: Duration = Duration::from_millis(1);
 /// A thread's stack is looked at as far as that.
@@ -217,8 +219,20 @@ fn seize_new(
     Ok(has_new)
 }
 
-/// Whether a thread is in uninterruptible sleep, so that the others would be stopped until it wakes.
-pub fn is_any_uninterruptible(pid: i32) -> bool {
+/// Waits until no thread is in uninterruptible sleep; false where one still is after `timeout`. The others would be stopped
+/// until it wakes.
+pub fn await_interruptible(pid: i32, timeout: Duration) -> bool {
+    let since = Instant::now();
+    while is_any_uninterruptible(pid) {
+        if since.elapsed() > timeout {
+            return false;
+        }
+        std::thread::sleep(SLEEPERS_LOOK);
+    }
+    true
+}
+
+fn is_any_uninterruptible(pid: i32) -> bool {
     let mut threads = process::threads(pid).into_iter();
     threads.any(|tid| state(pid, tid) == Some('D'))
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tllmprof_control::jumps::{Jump, Jumps, LAYOUT, MOST, SYMBOL};
 
 use crate::elf;
-use crate::everyone::{Everyone, is_any_uninterruptible};
+use crate::everyone::{Everyone, await_interruptible};
 use crate::library::Hooked;
 use crate::memory::{self, Memory};
 use crate::process;
@@ -28,9 +28,12 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// How often all threads are stopped at most, and for how long they run in between.
 const ROUNDS: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(25);
-/// How many rounds may end without a jump since a thread did not stop in time, and the pause before another.
+/// How many rounds may end without a jump since a thread did not stop in time, and the pause before the second; each later
+/// one is longer by as much.
 const LATE: u32 = 20;
 const LONG_PAUSE: Duration = Duration::from_millis(100);
+/// How long a round waits for threads in uninterruptible sleep. Nothing is stopped meanwhile.
+const ASLEEP_TIMEOUT: Duration = Duration::from_secs(10);
 /// What is said then.
 const IS_LATE: Why = "its threads did not stop at the same time";
 
@@ -70,15 +73,15 @@ pub fn write(pid: i32, library: &Path) -> Result<Hooked, Why> {
         }
         if tries > 0 {
             thread::sleep(if why == Some(IS_LATE) {
-                LONG_PAUSE
+                LONG_PAUSE * late
             } else {
                 PAUSE
             });
         }
         tries += 1;
-        if is_any_uninterruptible(pid) {
-            why = Some("one of its threads was in uninterruptible sleep each time");
-            continue;
+        if !await_interruptible(pid, ASLEEP_TIMEOUT) {
+            why = Some("some of its threads were in uninterruptible sleep for 10 s");
+            break;
         }
         hooked.rounds += 1;
         // What that thread traces goes on when it ends.

@@ -5,7 +5,7 @@ use std::thread::scope;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A program with several threads, which runs until it is killed: this test's own, in another process. And what it says.
 struct Program(Child, Lines<BufReader<ChildStdout>>);
@@ -15,6 +15,7 @@ impl Program {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "--nocapture", "--ignored"])
             .arg(format!("everyone::tests::{name}"))
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -122,6 +123,38 @@ fn waiters() {
         }
         println!("they run");
     });
+}
+
+/// One thread is in uninterruptible sleep until standard input ends: its child has its memory lent, as by `vfork`.
+#[test]
+#[ignore = "the program that other tests start"]
+fn lender() {
+    println!("they run");
+    // SAFETY: takes numbers alone. The child has a copy of the memory, and calls read and _exit alone.
+    unsafe {
+        let flags = libc::CLONE_VFORK | libc::SIGCHLD;
+        if libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) == 0 {
+            let mut byte = 0_u8;
+            libc::read(0, (&raw mut byte).cast(), 1);
+            libc::_exit(0);
+        }
+    }
+    loop {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn threads_in_uninterruptible_sleep_are_waited_for() {
+    let mut program = Program::start("lender");
+    let pid = program.pid();
+    while !program.states().contains(&'D') {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!await_interruptible(pid, Duration::from_millis(20)));
+    let waits = std::thread::spawn(move || await_interruptible(pid, Duration::from_secs(600)));
+    drop(program.0.stdin.take());
+    assert!(waits.join().unwrap());
 }
 
 /// Acts as the tracer of a program, which is a thread of its own.

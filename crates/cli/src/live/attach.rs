@@ -353,7 +353,10 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
     } else if rounds > 0 || why.is_some() {
         let stopped = Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX));
         let s = if rounds == 1 { "" } else { "s" };
-        let why = why.map_or(String::new(), |why| format!(" ({why})"));
+        let why = why.map_or(String::new(), |why| {
+            let left = known.saturating_sub(seen);
+            format!(" ({why}: calls of the other {left} through pointers that it got before are not seen; attach it again to try again)")
+        });
         output::say(format_args!(
             "{pid}: {seen} of {known} functions of the driver are hooked{why}; all threads were stopped {rounds} time{s}, \
              for {stopped} at most"
