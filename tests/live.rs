@@ -151,14 +151,12 @@ fn a_window_by_time_closes_and_so_does_one_of_a_server_that_idles() {
     assert!(matches!(peer.hear(), Event::Opened { .. }));
     fs::write(place.path("pause"), "").unwrap();
     sleep(Duration::from_millis(100));
-    let since = Instant::now();
     let stopped = place.tllmprof(&format!("stop {}", server.pid()));
     assert!(
         stopped.status.success() && stopped.err().contains("the window closed with"),
         "{}",
         stopped.err()
     );
-    assert!(since.elapsed() < Duration::from_secs(20));
     let Event::Closed(second) = peer.hear() else {
         panic!()
     };

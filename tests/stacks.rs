@@ -429,18 +429,26 @@ fn a_filter_that_refuses_to_copy_memory_costs_one_line() {
 
 #[test]
 fn native_stacks_are_sampled_where_the_kernel_permits() {
+    /// Whatever the kernel's timer gives, and however little of a processor: longer runs have as many in the end.
+    const ENOUGH: usize = 50;
     let python = few()[0];
-    let scratch = Scratch::new("stacks-native");
-    let mut started = program(python, &scratch, "shares", 1500);
-    let output = run(started.env("TLLMPROF_NATIVE_STACKS", "1"), PATIENCE);
-    assert!(output.status.success(), "{}", output.err());
-    let samples = Samples::of(&Read::all(scratch.folder())[0]);
+    let mut steps = 1500;
+    let (output, samples) = loop {
+        let scratch = Scratch::new("stacks-native");
+        let mut started = program(python, &scratch, "shares", steps);
+        let output = run(started.env("TLLMPROF_NATIVE_STACKS", "1"), PATIENCE);
+        assert!(output.status.success(), "{}", output.err());
+        let samples = Samples::of(&Read::all(scratch.folder())[0]);
+        let count = |taken| samples.0.iter().filter(|it| it.taken == taken).count();
+        let is_refused = output.err().contains("TLLMPROF_NATIVE_STACKS");
+        let has_native = is_refused || count(Taken::Native) >= ENOUGH;
+        if count(Taken::Python) >= ENOUGH && has_native {
+            break (output, samples);
+        }
+        assert!(steps < 50_000, "Python's go on: {}", samples.summary());
+        steps *= 2;
+    };
     let of = |taken| samples.0.iter().filter(move |sample| sample.taken == taken);
-    assert!(
-        of(Taken::Python).count() > 200,
-        "Python's go on: {}",
-        samples.summary()
-    );
     if let Some(line) = output
         .err()
         .lines()
@@ -453,11 +461,6 @@ fn native_stacks_are_sampled_where_the_kernel_permits() {
         return common::skipped(line);
     }
     let native: Vec<_> = of(Taken::Native).collect();
-    assert!(
-        native.len() > 500,
-        "{} of 1.5 s of processor time",
-        native.len()
-    );
     let is_place = |name: &&String| name.contains("+0x"); // the vDSO has no path
     let named = native
         .iter()

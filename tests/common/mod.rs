@@ -24,11 +24,13 @@ pub mod nvtx;
 pub mod python;
 pub mod pythons;
 mod signals;
+mod skipped;
 pub mod terminal;
 pub mod torch;
 pub use build::{Built, build, build_once};
 pub use fixture::{Fixture, Ran, Switch};
 pub use log::{Record, read_log};
+pub use skipped::skipped;
 
 /// In the line of a process whose threads waited too long for a window to be switched, as on a machine that is too busy.
 pub const INEXACT: &str = "whose edges are not exact";
@@ -55,11 +57,36 @@ pub fn shim() -> PathBuf {
         .iter()
         .map(|profile| target().join(profile).join("libtllmprof.so"))
         .find(|path| path.is_file())
+        .inspect(|library| {
+            if let Some(source) = newer_source(library) {
+                panic!(
+                    "{} is older than {}: run `cargo build --release -p tllmprof-shim` first",
+                    library.display(),
+                    source.display()
+                );
+            }
+        })
         .unwrap_or_else(|| {
             panic!(
                 "no libtllmprof.so under {}: run `cargo build --release` first",
                 target().display()
             )
+        })
+}
+
+/// A source of a library that has changed since it was built, by the list that cargo writes beside it.
+fn newer_source(library: &Path) -> Option<PathBuf> {
+    let list = fs::read_to_string(library.with_extension("d")).ok()?;
+    let built = fs::metadata(library).and_then(|it| it.modified()).ok()?;
+    let (_, sources) = list.lines().next()?.split_once(": ")?;
+    // A space in a path is written with a backslash in front.
+    let sources = sources.replace("\\ ", "\0");
+    sources
+        .split(' ')
+        .map(|path| PathBuf::from(path.replace('\0', " ")))
+        .find(|path| {
+            let changed = fs::metadata(path).and_then(|it| it.modified());
+            changed.is_ok_and(|changed| changed > built)
         })
 }
 
@@ -186,16 +213,8 @@ pub fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     }
     command.env(PROFILED, "1");
     signals::reset(&mut command);
+    signals::end_with_test(&mut command);
     command
-}
-
-/// Says that the running test does not do its work, and why, past the test harness, which keeps quiet about tests
-/// that pass.
-pub fn skipped(why: &str) {
-    let test = std::thread::current();
-    let line = format!("skipped: {}: {why}\n", test.name().unwrap_or("a test"));
-    // To a closed standard error there is nothing to say.
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// How a child ended and what it wrote.
@@ -235,6 +254,7 @@ pub fn run(command: &mut Command, timeout: Duration) -> Output {
     // Files, not pipes: a grandchild that keeps a pipe open would keep a reader waiting.
     let scratch = Scratch::new("run");
     let (out, err) = (scratch.path("stdout"), scratch.path("stderr"));
+    signals::end_with_test(command);
     let mut child = command
         .stdin(Stdio::null())
         .stdout(append(&out))

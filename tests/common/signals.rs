@@ -1,7 +1,20 @@
-//! What a child of the tests does with signals.
+//! What a child of the tests does with signals: none is blocked or ignored, and it ends with the test that started it.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+
+/// Has the kernel end the child where the thread of the test ends that started it, however that ends.
+pub fn end_with_test(command: &mut Command) -> &mut Command {
+    let end = || {
+        // SAFETY: takes numbers alone.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: prctl may be called between fork and exec.
+    unsafe { command.pre_exec(end) }
+}
 
 /// Starts the child with no signal blocked and none ignored. Children inherit both, and a shell ignores SIGINT for what
 /// it runs in the background, the tests among it.

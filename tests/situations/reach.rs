@@ -1,7 +1,7 @@
 //! Ways in which a program reaches CUDA.
 
 use super::twice::{Both, Situation, count, start, stop};
-use crate::common::standin;
+use crate::common::{skipped, standin};
 
 /// Iterations 5 to 9 of 40, counted by graph launches and by waits.
 #[track_caller]
@@ -175,8 +175,7 @@ fn the_program_is_called_back_within_a_wait() {
 #[test]
 fn python_calls_by_ctypes() {
     let Some(python) = python() else {
-        println!("skipped: no python3");
-        return;
+        return skipped("there is no python3");
     };
     let script = standin().join("bin/py_ctypes.py");
     for library in ["libcudart.so.12", "libcudart.so.13", "libcuda.so.1"] {

@@ -1,12 +1,15 @@
 //! `tllmprof doctor`: programs of every kind.
 
 mod common;
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 
 use common::{Ended, Scratch, finish};
+use skipped::skipped;
 
 const MAIN: &str = "int main(void) { return 0; }";
 
@@ -77,7 +80,7 @@ fn a_setuid_program() {
             .filter(|m| m.mode() & 0o4000 != 0);
         match su {
             Some(_) => bad(&doctor(&scratch, "/usr/bin/su"), "setuid"),
-            None => eprintln!("skipped: this user can make no setuid program, and there is no su"),
+            None => skipped("this user can make no setuid program, and there is no su"),
         }
     }
 }

@@ -1,11 +1,14 @@
 //! `tllmprof symbols` on programs of several languages, linked and stripped in several ways.
 
 mod common;
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Ended, Scratch, finish};
+use skipped::skipped;
 
 const PROGRAM: &str = r#"
 #include <string>
@@ -280,8 +283,7 @@ fn rust_functions_by_their_paths() {
 #[test]
 fn go_functions_are_distinguished_from_c_functions_beside_them() {
     if Command::new("go").arg("version").output().is_err() {
-        eprintln!("left out: there is no go");
-        return;
+        return skipped("there is no go");
     }
     let scratch = Scratch::new();
     scratch.write("go.mod", "module engine\n\ngo 1.19\n");

@@ -29,6 +29,9 @@ pub mod nvtx;
 mod proc_address;
 mod returned;
 mod scoped;
+#[cfg(test)]
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 mod stubs;
 #[cfg(test)]
 mod tests;

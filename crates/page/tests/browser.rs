@@ -5,6 +5,8 @@ mod common;
 mod engine;
 #[path = "../../report/tests/common/job.rs"]
 mod job;
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use std::time::Duration;
 use common::{Shown, damaged, engine, finish, repo};
 use job::{Cause, Job, MS, Plant};
 use serde_json::{Value, json};
+use skipped::skipped;
 use tempfile::TempDir;
 use tllmprof_report::{Bytes, Quantity, Rate, Share, Time};
 
@@ -22,7 +25,7 @@ fn had(script: &str, argument: Option<&str>) -> Option<String> {
     let mut command = Command::new(repo().join("scripts").join(script));
     let ended = finish(command.args(argument), PATIENCE);
     if ended.code == Some(3) {
-        eprintln!("left out: {}", ended.stderr.trim());
+        skipped(ended.stderr.trim());
         return None;
     }
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

@@ -36,6 +36,9 @@ mod names;
 pub mod object;
 mod place;
 mod rank;
+#[cfg(test)]
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 mod spans;
 pub mod stacks;
 #[cfg(test)]

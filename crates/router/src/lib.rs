@@ -8,6 +8,9 @@
 //! torch is not imported.
 
 #[cfg(test)]
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
+#[cfg(test)]
 mod tests;
 
 use core::ffi::CStr;

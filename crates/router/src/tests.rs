@@ -7,6 +7,7 @@ use tllmprof_platform::function;
 use tllmprof_steps::window::Point;
 
 use super::*;
+use crate::skipped::skipped;
 
 /// What is asked for is one word of the process: one test at a time.
 static ONE: Mutex<()> = Mutex::new(());
@@ -156,7 +157,9 @@ router.keep('what', 'is', 'this')
 fn the_source_runs_in_an_interpreter_and_is_switched_with_windows() {
     const INSIDE: &str = "TLLMPROF_TEST_LIBPYTHON";
     // Without a shared library of Python there is none to run it in here.
-    let Some(library) = libpython() else { return };
+    let Some(library) = libpython() else {
+        return skipped("python3 has no shared library");
+    };
     if std::env::var_os(INSIDE).is_none() {
         // The interpreter, and what the library reads of its variables, are a process's own.
         let test = "tests::the_source_runs_in_an_interpreter_and_is_switched_with_windows";

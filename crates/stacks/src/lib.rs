@@ -15,6 +15,9 @@ mod modules;
 mod native;
 mod sampler;
 mod scheduled;
+#[cfg(test)]
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 
 use tllmprof_capture::AddOn;
 use tllmprof_config::Window;

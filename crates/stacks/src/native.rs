@@ -201,6 +201,7 @@ mod tests {
     use tllmprof_platform::ids;
 
     use super::*;
+    use crate::skipped::skipped;
 
     #[inline(never)]
     fn spins(until: Instant) -> u64 {
@@ -216,8 +217,7 @@ mod tests {
         let mut ring = match Ring::open(ids::thread(), 1_000_000) {
             Ok(ring) => ring,
             Err(refusal) => {
-                eprintln!("skipped: {refusal}");
-                return;
+                return skipped(&refusal.to_string());
             }
         };
         let mut last = now();

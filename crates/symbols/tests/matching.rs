@@ -1,12 +1,15 @@
 //! What patterns match, and that skipping names without demangling them loses none.
 
 mod common;
+#[path = "../../../tests/common/skipped.rs"]
+mod skipped;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
 use common::{LIBRARY, Scratch, matching, names, open, pattern};
+use skipped::skipped;
 use tllmprof_symbols::{Image, Machine, Nearest, Reach, Reason, demangle, reach};
 
 fn library(scratch: &Scratch) -> Image {
@@ -115,8 +118,7 @@ fn cold_parts_are_no_functions() {
 fn aarch64_files_are_read() {
     const COMPILER: &str = "aarch64-linux-gnu-gcc";
     if Command::new(COMPILER).arg("--version").output().is_err() {
-        eprintln!("left out: there is no {COMPILER}");
-        return;
+        return skipped(&format!("there is no {COMPILER}"));
     }
     let scratch = Scratch::new();
     let source = scratch.path("a.c");

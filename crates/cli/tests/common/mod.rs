@@ -35,7 +35,7 @@ impl Ended {
 
 /// Runs a command to its end, and fails the test if that takes too long.
 pub fn finish(command: &mut Command) -> Ended {
-    let mut child = command
+    let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -3,6 +3,11 @@
 #![allow(dead_code)] // each test file uses its part
 
 pub mod scene;
+#[path = "../../../../tests/common/skipped.rs"]
+mod skipped;
+
+#[path = "../../../../tests/common/signals.rs"]
+mod signals;
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -13,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use skipped::skipped;
 use tempfile::TempDir;
 use tllmprof_export::Record;
 use tllmprof_record::Source;
@@ -75,7 +81,7 @@ fn here(name: &str) -> PathBuf {
 /// What a command writes to standard output; what it says else where it fails. It is ended where it
 /// takes too long.
 fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
-    let mut child = command
+    let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -130,7 +136,7 @@ pub fn read_by(script: &str, export: &Path) -> Option<Value> {
             Some(serde_json::from_str(&said).unwrap())
         }
         Err(why) => {
-            eprintln!("left out: {}", why.lines().last().unwrap_or_default());
+            skipped(why.lines().last().unwrap_or_default());
             None
         }
     }

@@ -301,6 +301,8 @@ mod registers {
     use core::arch::naked_asm;
     use core::sync::atomic::{AtomicUsize, Ordering};
 
+    use crate::skipped::skipped;
+
     use super::*;
     use crate::made::registers::{Registers, after};
     use crate::named::processor;
@@ -313,7 +315,7 @@ mod registers {
     #[test]
     fn a_named_function_gets_every_register_as_it_was() {
         if !is_x86_feature_detected!("avx") {
-            return;
+            return skipped("the processor has no AVX");
         }
         let rule = [
             ("TLLMPROF_STEP", "sym:made"),
@@ -360,7 +362,7 @@ mod registers {
     #[test]
     fn a_call_whose_end_is_awaited_returns_what_it_returned() {
         if !is_x86_feature_detected!("avx") {
-            return;
+            return skipped("the processor has no AVX");
         }
         alone(&[], || {
             processor::start();

@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // each test file uses its part
 
+#[path = "../../../../tests/common/signals.rs"]
+mod signals;
+
 use std::fs::{self, File};
 use std::io::{BufWriter, Read};
 use std::os::unix::process::CommandExt;
@@ -149,7 +152,7 @@ pub struct Ended {
 
 /// Runs a command to its end, and ends it, with all that it started, where that takes longer than `limit`.
 pub fn finish(command: &mut Command, limit: Duration) -> Ended {
-    let mut child = command
+    let mut child = signals::end_with_test(command)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

