@@ -177,9 +177,11 @@ fn suffers(program: &str) {
         let Err(wrong) = judge(&row, &report, &summary) else {
             return;
         };
-        assert!(is_busy() && turn < TIMES, "{wrong}\n{summary}");
+        assert!(is_busy(), "{wrong}\n{summary}");
         println!("{turn}: {wrong}");
     }
+    // Then the report is of the other programs, too.
+    skipped("the machine is too busy to judge a program by its times");
 }
 
 /// Whether more is to be run than there are processors.

@@ -1,5 +1,6 @@
 //! `counts.c`, and its calls held against its record.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
@@ -55,6 +56,14 @@ pub fn moments() -> impl Iterator<Item = Duration> {
             .wrapping_add(1);
         Duration::from_micros(random >> 40 & 0x7fff)
     })
+}
+
+/// Numbers rounds of kills, and the moment of each: [`kills`] of them, and later ones until `is_enough`, as on a machine that is
+/// too busy to start a program in time.
+pub fn rounds(is_enough: &Cell<bool>) -> impl Iterator<Item = (usize, Duration)> {
+    let rounds = moments().enumerate();
+    let rounds = rounds.take_while(|(round, _)| *round < kills() || !is_enough.get());
+    rounds.map(|(round, moment)| (round, moment * (1 + round / kills()) as u32))
 }
 
 /// How often programs are killed: 200 times by hand, fewer in a run of all tests.
