@@ -405,7 +405,10 @@ fn the_file_is_its_owners_alone_and_takes_no_others_place() {
     assert_eq!(first.permissions().mode() & 0o777, 0o600);
     let said = run();
     let kept = counts.folder().join("x-1.tllmprof");
-    let kept_as = format!("an earlier record had this name, and is kept as {}", kept.display());
+    let kept_as = format!(
+        "an earlier record had this name, and is kept as {}",
+        kept.display()
+    );
     assert!(said.contains(&kept_as), "{said}");
     assert_eq!(fs::metadata(&kept).unwrap().ino(), first.ino());
     assert_ne!(fs::metadata(&path).unwrap().ino(), first.ino());

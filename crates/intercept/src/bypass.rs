@@ -159,8 +159,7 @@ fn bypass_of(module: &Module, modules: &[Module]) -> Option<Bypass> {
             let is_before = resolve::comes_before_us(value);
             if !is_look_up && is_cudas(owner.1) {
                 found = Some(Bypass::Direct(path_of(module), path_of(owner.1)));
-            } else if is_before && !activity::is_touched() && (!is_look_up || value == front)
-            {
+            } else if is_before && !activity::is_touched() && (!is_look_up || value == front) {
                 found = Some(Bypass::InFront(path_of(owner.1)));
             }
         },

@@ -361,12 +361,13 @@ mod tests {
         assert_eq!(status.permissions().mode() & 0o777, 0o600);
         assert!(socket.accept().is_none());
         let mut peer = UnixStream::connect(&path).unwrap();
-        assert_eq!(wait(&[(&socket, false)], Duration::from_secs(5)), 1);
+        let patience = Some(Duration::from_secs(5));
+        assert_eq!(wait(&[(&socket, false)], patience), (1, false));
         let client = socket.accept().unwrap();
         peer.write_all(b"a line\n").unwrap();
         assert_eq!(
-            wait(&[(&socket, false), (&client, true)], Duration::from_secs(5)),
-            2
+            wait(&[(&socket, false), (&client, true)], patience),
+            (2, false)
         );
         let mut buffer = [0; 4];
         assert!(matches!(client.read(&mut buffer), Moved::Bytes(4)));

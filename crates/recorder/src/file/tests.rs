@@ -161,7 +161,7 @@ fn processes_that_start_at_once_get_a_file_each() {
         let written = file.file.get().unwrap().write_all_at(&record(number), 0);
         written.unwrap();
         // The lock of every other one goes while others look for a name.
-        (number % 2 == 0).then_some(file)
+        number.is_multiple_of(2).then_some(file)
     };
     let files: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=AT_ONCE)
