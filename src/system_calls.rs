@@ -94,6 +94,7 @@ define_alike! {
     "gettid" = gettid(), SYS_gettid;
     "getsockopt" = getsockopt(socket, level, option, value, length), SYS_getsockopt;
     "ioctl" = ioctl(descriptor, request, argument), SYS_ioctl;
+    "linkat" = linkat(from_folder, from, to_folder, to, flags), SYS_linkat;
     "listen" = listen(socket, backlog), SYS_listen;
     "lseek64" = lseek64(descriptor, offset, whence), SYS_lseek;
     "madvise" = madvise(start, length, advice), SYS_madvise;

@@ -48,6 +48,7 @@ mod threads;
 mod time;
 mod torch;
 mod totals;
+mod trouble;
 mod version;
 mod wants;
 

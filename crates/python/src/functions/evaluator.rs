@@ -9,7 +9,6 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering
 use core::time::Duration;
 
 use super::frames::{Frame, Layout, State, code_of};
-use super::trouble::Trouble;
 use super::{marked, resolve, targets, trial};
 use crate::api::{Api, Evaluate, Raw, ThreadState};
 use crate::attached::{Attached, api};
@@ -18,6 +17,7 @@ use crate::object::{Object, Python};
 use crate::place;
 use crate::spans::{self, Mark};
 use crate::threads::{self, Thread};
+use crate::trouble::Trouble;
 use crate::version::{Evaluation, Version};
 use tllmprof_platform::elf;
 use tllmprof_platform::errno::Kept;

@@ -17,12 +17,10 @@ mod report;
 pub mod resolve;
 pub mod targets;
 mod trial;
-mod trouble;
 
 use super::object::{Object, Python};
 use super::spans::{Calls, Function, Mark, Watch};
 use tllmprof_platform::log;
-pub use trouble::Trouble;
 
 pub use evaluator::follow_setters;
 pub use report::{MayLackCalls, Uncalled, report as report_missing};
@@ -66,7 +64,7 @@ pub fn follow(py: Python<'_>, code: &Object<'_>, calls: &'static dyn Calls) -> b
 fn can_see(py: Python<'_>) -> bool {
     let can_see = py.api.version.has_monitoring() || evaluator::install(py).is_some();
     if !can_see {
-        Trouble::NoEvaluator.note();
+        crate::trouble::Trouble::NoEvaluator.note();
     }
     can_see
 }

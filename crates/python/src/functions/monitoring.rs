@@ -7,7 +7,6 @@ use core::ffi::CStr;
 use core::time::Duration;
 
 use super::innermost::frame;
-use super::trouble::{self, Trouble};
 use super::{marked, resolve};
 use crate::late;
 use crate::method::MethodDef;
@@ -15,6 +14,7 @@ use crate::object::{Held, Object, Python};
 use crate::place::Place;
 use crate::spans::{Mark, Spans};
 use crate::threads;
+use crate::trouble::{self, Trouble};
 use tllmprof_platform::errno::Kept;
 use tllmprof_platform::lifecycle;
 use tllmprof_sync::Lock;

@@ -3,10 +3,11 @@
 use core::fmt;
 use core::sync::atomic::Ordering;
 
+use super::evaluator;
 use super::replaced::Replaced;
 use super::targets::{self, By, Found, Module, Target};
-use super::{evaluator, trouble};
 use crate::attached::{self, Presence};
+use crate::trouble;
 use tllmprof_platform::log;
 use tllmprof_platform::log::Level;
 

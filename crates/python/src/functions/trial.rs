@@ -6,9 +6,9 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use super::evaluator;
 use super::frames::Layout;
 use super::marked;
-use super::trouble::Trouble;
 use crate::object::{Object, Python};
 use crate::spans::{Calls, Entered, Mark, Watch};
+use crate::trouble::Trouble;
 use tllmprof_platform::lifecycle;
 
 const SOURCE: &core::ffi::CStr = c"

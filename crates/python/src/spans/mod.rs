@@ -14,8 +14,8 @@ pub use mark::{Calls, Mark, Watch, Within, yields};
 use room::Room;
 
 use super::batch::Arguments;
-use super::functions::Trouble;
 use super::object::Python;
+use super::trouble::Trouble;
 use tllmprof_platform::lifecycle::OnlyThread;
 use tllmprof_platform::pages;
 
