@@ -22,6 +22,10 @@ GENERATE = ("greedy_b1", "greedy_b16", "sample", "beam_sample", "penalty", "stre
             "mixtral_eager", "qwen3_moe", "deepseek_v3", "t5", "bart_beam", "whisper", "static_compiled")
 
 
+NESTED = ("items8", "items5", "items_tail", "graph_parts", "requests16", "requests40", "tied", "tied3", "nowait", "passes20",
+          "passes8")
+
+
 def all_programs(llama, model):
     """`llama`: the folder where llama_loop is, or None; `model`: the GGUF file it loads."""
     jax = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -35,7 +39,9 @@ def all_programs(llama, model):
         *(python(f"async_engine_{variant}", "async_engine.py", variant) for variant in ("eager", "graph")),
         *(python(f"server_{variant}", "server.py", variant) for variant in ("threads", "pool", "batches")),
         python("diffusion", "diffusion.py"),
-        *(python(f"jax_{variant}", "jax_loops.py", variant, variables=jax) for variant in ("decode", "scan", "train")),
+        *(python(f"nested_{variant}", "nested.py", variant) for variant in NESTED),
+        *(python(f"jax_{variant}", "jax_loops.py", variant, variables=jax)
+          for variant in ("decode", "scan", "train", "long", "late")),
         python("tp_each", "tensor_parallel.py", "each", ranks=2),
         python("tp_leader", "tensor_parallel.py", "leader", ranks=2),
         python("train_ddp", "training.py", "ddp", ranks=2),

@@ -60,7 +60,7 @@ impl Process {
     fn run(&mut self, calls: &[(u32, Call)]) -> Cost {
         let begun = Instant::now();
         for &(thread, call) in calls {
-            self.learner.event(&self.trails, thread, call);
+            self.learner.event(&self.trails, thread, call, &|| 0);
         }
         Cost {
             calls: calls.len(),
@@ -88,7 +88,7 @@ fn main() {
         let half = marks.get(marks.len() / 2).map_or(0, |&(at, _)| at);
         let calls_of = |records: &[Record]| -> Vec<_> {
             let calls = records.iter().filter_map(|record| match *record {
-                Record::Call(thread, call) => Some((thread, call)),
+                Record::Call(thread, call, _) => Some((thread, call)),
                 _ => None,
             });
             calls.collect()

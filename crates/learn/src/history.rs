@@ -1,6 +1,7 @@
 //! The waits and copies of late, and the work between them.
 
 use crate::call::SiteCall;
+use crate::pause::Times;
 use crate::site::{Keys, LEVELS};
 use crate::trail::Work;
 
@@ -11,6 +12,7 @@ pub(crate) const LENGTH: usize = 3072;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
     pub keys: Keys,
+    pub times: Times,
     /// What the thread launched since its last entry.
     launches: u16,
     graphs: u16,
@@ -22,6 +24,7 @@ pub(crate) struct Entry {
 impl Entry {
     const NONE: Self = Self {
         keys: [0; LEVELS],
+        times: Times::NONE,
         launches: 0,
         graphs: 0,
         thread: 0,
@@ -38,12 +41,18 @@ impl Entry {
     ) -> Self {
         Self {
             keys,
+            times: Times::NONE,
             launches: u16::try_from(work.launches).unwrap_or(u16::MAX),
             graphs: u16::try_from(work.graphs).unwrap_or(u16::MAX),
             thread: thread as u8,
             call,
             helper,
         }
+    }
+
+    /// The same entry, made at these times.
+    pub const fn at(self, times: Times) -> Self {
+        Self { times, ..self }
     }
 
     pub const fn work(&self) -> Work {

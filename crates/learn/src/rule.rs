@@ -31,6 +31,8 @@ pub struct Rule {
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,
+    /// Occurrences in an iteration; more than one where an iteration has equal parts.
+    pub(crate) parts: u32,
     /// The thread's last calls before the site, the latest first.
     pub(crate) context: [u64; DEPTH],
 }
@@ -50,6 +52,7 @@ impl Rule {
         waits: 0,
         periods: 0,
         agreeing: 0,
+        parts: 1,
         context: [0; DEPTH],
     };
 
@@ -105,6 +108,9 @@ impl Rule {
                     }
                 }
             }
+        }
+        if self.parts > 1 {
+            write!(out, ", {} in each", self.parts)?;
         }
         let (whole, tenth) = (self.waits / 10, self.waits % 10);
         let (agreeing, periods) = (self.agreeing, self.periods);

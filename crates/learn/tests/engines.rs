@@ -12,6 +12,8 @@ struct Process {
     /// Boundaries in each iteration since [`Process::iteration`].
     boundaries: Vec<u32>,
     last: Option<Boundary>,
+    /// Nanoseconds.
+    time: u64,
 }
 
 impl Process {
@@ -21,11 +23,14 @@ impl Process {
             learner: Box::new(Learner::new()),
             boundaries: Vec::new(),
             last: None,
+            time: 0,
         }
     }
 
     fn call(&mut self, thread: u32, call: Call) {
-        if let Some(boundary) = self.learner.event(&self.trails, thread, call) {
+        self.time += 1000;
+        let time = self.time;
+        if let Some(boundary) = self.learner.event(&self.trails, thread, call, &|| time) {
             self.last = Some(boundary);
             if let Some(count) = self.boundaries.last_mut() {
                 *count += 1;

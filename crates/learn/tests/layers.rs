@@ -37,8 +37,8 @@ fn cut(iteration: &Records) -> (Records, Vec<Records>, Records) {
     for &record in iteration {
         parts.last_mut().unwrap().push(record);
         match record {
-            Record::Call(_, call @ Call::Launch(_)) => routed = call == ROUTER,
-            Record::Call(_, Call::Returned(_)) if routed => {
+            Record::Call(_, call @ Call::Launch(_), _) => routed = call == ROUTER,
+            Record::Call(_, Call::Returned(_), _) if routed => {
                 routed = false;
                 parts.push(Records::new());
             }
@@ -105,8 +105,8 @@ fn no_window_opens_on_a_layer() {
             let trails = Trails::new();
             let mut learner = Box::new(Learner::new());
             for record in with_layers(name, layers, 72) {
-                if let Record::Call(thread, call) = record {
-                    learner.event(&trails, thread, call);
+                if let Record::Call(thread, call, time) = record {
+                    learner.event(&trails, thread, call, &|| time);
                     assert!(!learner.understands(), "{layers} layers of {name}");
                 }
             }

@@ -12,7 +12,7 @@ use tllmprof_platform::lifecycle;
 use super::slots;
 use crate::engines;
 use crate::engines::Found;
-use tllmprof_platform::{driver, log};
+use tllmprof_platform::{driver, log, system};
 use tllmprof_steps::step::learned;
 use tllmprof_steps::step::learned::Memory;
 use tllmprof_steps::step::threads::Slot;
@@ -40,6 +40,7 @@ pub fn memory() -> Memory {
     Memory {
         learner: LEARNER.lock(),
         trails: &TRAILS,
+        clock: || system::nanoseconds(system::Clock::Monotonic),
     }
 }
 

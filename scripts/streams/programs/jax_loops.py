@@ -1,10 +1,11 @@
-"""jitted loops in JAX: jax_loops.py decode | scan | train; an iteration is one call of the jitted function."""
+"""jitted loops in JAX: jax_loops.py decode | scan | train | long | late; an iteration is one call of the jitted function."""
 import ctypes
 import functools
 import sys
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 WIDTH, LAYERS, BATCH, LENGTH, VOCABULARY = 256, 4, 3, 192, 4000
 mark = getattr(ctypes.CDLL(None), "tllmprof_mark", None) or (lambda n: None)
@@ -50,6 +51,20 @@ def decode():
     return result.tolist()
 
 
+def long(late=0):
+    """One request without an end; each token is read, or `late` steps later."""
+    jitted = jax.jit(step, donate_argnums=2)
+    tokens, caches, waiting = jnp.arange(BATCH), empty(), []
+    for number in range(2500):
+        mark(number)
+        tokens, caches = jitted(parameters, tokens, caches, number % LENGTH)
+        tokens.copy_to_host_async() if late else None
+        waiting.append(tokens)
+        if len(waiting) > late:
+            result = np.asarray(waiting.pop(0))
+    return result.tolist()
+
+
 def scan():
     @functools.partial(jax.jit, donate_argnums=2)
     def chunk(parameters, tokens, caches, start):
@@ -92,4 +107,4 @@ def train():
     return result
 
 
-print("jax_loops", sys.argv[1], {"decode": decode, "scan": scan, "train": train}[sys.argv[1]]())
+print("jax_loops", sys.argv[1], {"decode": decode, "scan": scan, "train": train, "long": long, "late": lambda: long(1)}[sys.argv[1]]())

@@ -32,8 +32,8 @@ pub fn replay(lines: impl BufRead) -> Result<Replay> {
         }
         match record(&line).with_context(|| format!("line {}: \"{line}\"", number + 1))? {
             Record::Mark => boundaries.push(0),
-            Record::Call(thread, call) => {
-                if learner.event(&trails, thread, call).is_some()
+            Record::Call(thread, call, time) => {
+                if learner.event(&trails, thread, call, &|| time).is_some()
                     && let Some(count) = boundaries.last_mut()
                 {
                     *count += 1;
@@ -67,7 +67,8 @@ fn described(learner: &Learner) -> String {
 enum Record {
     /// A true iteration begins. The learner never sees this.
     Mark,
-    Call(u32, Call),
+    /// By this thread, at this time in nanoseconds.
+    Call(u32, Call, u64),
     /// A call that the learner has no use for.
     Other,
 }
@@ -78,7 +79,10 @@ const KERNELS: u64 = 1 << 32;
 fn record(line: &str) -> Result<Record> {
     let mut fields = line.split(',');
     let mut field = || fields.next().unwrap_or("");
-    let (_, thread, call, argument) = (field(), field(), field(), field());
+    let (time, thread, call, argument) = (field(), field(), field(), field());
+    let time: u64 = time
+        .parse()
+        .context("the first field is not a number (wanted: t_ns,thread,call,arg,stream)")?;
     let thread: u32 = thread
         .parse()
         .context("the second field is not a number (wanted: t_ns,thread,call,arg,stream)")?;
@@ -95,7 +99,7 @@ fn record(line: &str) -> Result<Record> {
         anyhow::Ok(KERNELS.wrapping_add(kernel))
     };
     let call = Call::recorded(call, kernel)?;
-    Ok(call.map_or(Record::Other, |call| Record::Call(thread, call)))
+    Ok(call.map_or(Record::Other, |call| Record::Call(thread, call, time)))
 }
 
 impl Replay {

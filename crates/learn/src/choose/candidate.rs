@@ -36,8 +36,10 @@ pub(super) struct Candidate {
     pub since_long: u32,
     /// The intervals since the last that may hold a model's ends besides a layer.
     pub since_more: u32,
-    /// It is the site that is followed now.
+    /// The site that is followed now.
     pub current: bool,
+    /// The site of one helper thread: a pool's other threads reach the same place in the program.
+    pub one_helper: bool,
     /// It is a pass over the layers of a model.
     pub layered: bool,
 }
@@ -60,6 +62,7 @@ impl Candidate {
         since_long: 0,
         since_more: 0,
         current: false,
+        one_helper: false,
         layered: false,
     };
 

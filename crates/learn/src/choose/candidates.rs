@@ -139,6 +139,7 @@ impl Scratch {
             if u32::from(slot.count) < if followed { 2 } else { least } {
                 continue;
             }
+            let helper = entries.get(slot.first as usize).is_some_and(|e| e.helper);
             let candidate = Candidate {
                 level: slot.level,
                 first: slot.first,
@@ -146,9 +147,9 @@ impl Scratch {
                 count: u32::from(slot.count),
                 signature: slot.signature,
                 current: followed,
+                one_helper: helper && slot.level > 0,
                 ..Candidate::NONE
             };
-            let helper = entries.get(slot.first as usize).is_some_and(|e| e.helper);
             // A site that two levels know is one.
             let same = known.find_or_add(&self.candidates, &candidate, found);
             if let Some(same) = same.and_then(|same| self.candidates.get_mut(same)) {

@@ -5,8 +5,10 @@ mod candidates;
 mod kind;
 mod layers;
 mod outer;
+mod parts;
 
 use candidate::Candidate;
+pub(crate) use parts::Parts;
 
 use crate::engine;
 use crate::history::{Entry, History, LENGTH};
@@ -100,6 +102,8 @@ pub(crate) struct Choice {
     pub earlier: u32,
     /// Periods until, at the earliest, it can be relied on; 0: it can be.
     pub unsure_for: u32,
+    /// Whether the occurrences are parts of a step.
+    pub parts: Parts,
     /// Periods since the last that was far longer than usual.
     steady: u32,
     /// None in the history was.
@@ -172,15 +176,20 @@ impl Scratch {
         current: Option<Followed>,
     ) -> Option<Choice> {
         let (chosen, rule, unsure_for) = self.rule(history, current)?;
+        let parts = self.parts(history.entries(), &chosen);
         let history = history.since(counted);
         let (occurrences, since) = occurrences(history, &rule);
         Some(Choice {
             rule,
+            parts,
             occurrences,
             since,
             replaced: current.map_or(0, |current| self::occurrences(history, current.rule).0),
             earlier: current.map_or(0, |current| earlier(history, current.rule, &rule)),
-            unsure_for,
+            unsure_for: match parts {
+                Parts::Suspected => unsure_for.max(AGAIN),
+                _ => unsure_for,
+            },
             steady: chosen.since_long,
             unbroken: chosen.is_unbroken(),
         })

@@ -57,7 +57,8 @@ impl Scratch {
         };
         // Nothing is to be explained where its intervals are alike.
         let alone = inner.even();
-        if outer.level > OUTER_LEVEL {
+        // A pool's threads take turns: the turn of one of them is no loop around the others'.
+        if outer.level > OUTER_LEVEL || outer.one_helper {
             return None;
         }
         let inners = || {

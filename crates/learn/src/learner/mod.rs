@@ -9,6 +9,7 @@ use tllmprof_calls::Wait;
 use crate::call::{Call, SiteCall, token};
 use crate::choose::Scratch;
 use crate::history::History;
+use crate::pause::{Clock, Pauses};
 use crate::rule::Rule;
 use crate::site;
 use crate::trail::{THREADS, Trail, Trails, Work, slot};
@@ -94,6 +95,9 @@ pub struct Learner {
     doubts: u32,
     /// Calls of [`Learner::event`] that were not asked about.
     unasked: u32,
+    /// Occurrences since the last that ended an iteration of several parts.
+    part: u32,
+    pauses: Pauses,
     /// Another thread that reached the site, its work and the followed threads' work then.
     heir: Option<(u32, Work, Work)>,
 }
@@ -140,6 +144,8 @@ impl Learner {
             unusual: 0,
             doubts: 0,
             unasked: 0,
+            part: 0,
+            pauses: Pauses::new(),
             heir: None,
         }
     }
@@ -203,52 +209,64 @@ impl Learner {
         }
     }
 
-    /// The threads at whose next launch an iteration opens.
+    /// The threads whose next launch has to be reported: an iteration opens at it, or the pause before it is measured.
+    /// `near`: as for [`Learner::asks`].
     #[must_use]
-    pub fn opens_at_launch(&self) -> Option<[u32; 2]> {
-        Some([self.pending?, u32::from(self.rule.thread)])
+    pub fn asks_for_launch(&self, near: bool) -> Option<[u32; 2]> {
+        let pending = self.pending.filter(|_| near);
+        let paused = self.pauses.waits_for_launch_of().filter(|_| !self.resting);
+        let followed = pending.map(|_| u32::from(self.rule.thread));
+        // A copier that is pending has not waited yet, so that no pause of its own is measured.
+        let first = pending.or(paused)?;
+        Some([first, followed.or(paused).unwrap_or(first)])
     }
 
     /// Takes a call in, in the order of the process's calls, and says whether an iteration opens
     /// at it: at a launch before it goes on, at a wait when it has returned.
     #[inline]
-    pub fn event(&mut self, trails: &Trails, thread: u32, call: Call) -> Option<Boundary> {
+    pub fn event(
+        &mut self,
+        trails: &Trails,
+        thread: u32,
+        call: Call,
+        clock: Clock,
+    ) -> Option<Boundary> {
         match call {
             Call::CaptureBegin => trails.capture(thread, true),
             Call::CaptureEnd => trails.capture(thread, false),
             _ if trails.capturing(thread) => {}
             _ => {
                 trails.mark_used(thread);
-                return self.live(trails, thread, call);
+                return self.live(trails, thread, call, clock);
             }
         }
         None
     }
 
     #[inline]
-    fn live(&mut self, trails: &Trails, thread: u32, call: Call) -> Option<Boundary> {
+    fn live(&mut self, trails: &Trails, thread: u32, call: Call, clock: Clock) -> Option<Boundary> {
         let trail = trails.of(thread);
         match call {
             Call::Launch(kernel) => {
                 trail.note_kernel(kernel);
-                return self.launched(thread);
+                return self.launched(thread, clock);
             }
             Call::GraphLaunch => {
                 trail.note_graph();
-                return self.launched(thread);
+                return self.launched(thread, clock);
             }
             Call::CopyToDevice => trail.note(token::COPY_TO_DEVICE),
             Call::CopyToHost => {
                 trail.note(token::COPY_TO_HOST);
                 if self.asks(true).has_copies() {
-                    return self.copied_to_host(trails, thread);
+                    return self.copied_to_host(trails, thread, clock);
                 }
                 self.not_asked(trails, thread);
             }
             Call::Returned(wait) => {
                 trail.note(Trail::wait(wait));
                 if self.asks(true).has(wait) {
-                    return self.returned(trails, thread, wait);
+                    return self.returned(trails, thread, wait, clock);
                 }
                 self.not_asked(trails, thread);
             }
@@ -275,7 +293,8 @@ impl Learner {
 
     /// A thread is about to launch: an iteration may open before that goes on.
     #[inline]
-    pub fn launched(&mut self, thread: u32) -> Option<Boundary> {
+    pub fn launched(&mut self, thread: u32, clock: Clock) -> Option<Boundary> {
+        self.pauses.launched(thread, clock);
         let copier = self.pending?;
         if slot(thread) != self.rule.thread as usize && slot(thread) != slot(copier) {
             return None;
@@ -288,8 +307,13 @@ impl Learner {
     /// ends an iteration, the next opens when its thread has waited, or where launching goes on
     /// without that; or at once, where threads that copy are known not to wait.
     #[inline]
-    pub fn copied_to_host(&mut self, trails: &Trails, thread: u32) -> Option<Boundary> {
-        if !self.site(trails, thread, SiteCall::CopyToHost) {
+    pub fn copied_to_host(
+        &mut self,
+        trails: &Trails,
+        thread: u32,
+        clock: Clock,
+    ) -> Option<Boundary> {
+        if !self.site(trails, thread, SiteCall::CopyToHost, clock) {
             return None;
         }
         self.pending = Some(thread);
@@ -299,14 +323,23 @@ impl Learner {
 
     /// A wait has returned that was noted in the thread's trail.
     #[inline]
-    pub fn returned(&mut self, trails: &Trails, thread: u32, wait: Wait) -> Option<Boundary> {
+    pub fn returned(
+        &mut self,
+        trails: &Trails,
+        thread: u32,
+        wait: Wait,
+        clock: Clock,
+    ) -> Option<Boundary> {
         let before = trails.before(thread).next();
         let call = if before == Some(token::COPY_TO_DEVICE) {
             SiteCall::Upload
         } else {
             SiteCall::of(wait)
         };
-        let ends = self.site(trails, thread, call);
+        let ends = self.site(trails, thread, call, clock);
+        if !self.resting {
+            self.pauses.returned(thread, clock);
+        }
         let copied = self
             .pending
             .is_some_and(|copier| slot(copier) == slot(thread));
@@ -325,12 +358,12 @@ impl Learner {
 
     /// Whether an iteration ends at this call.
     #[inline]
-    fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall) -> bool {
+    fn site(&mut self, trails: &Trails, thread: u32, call: SiteCall, clock: Clock) -> bool {
         let ends = self.state == State::Settled && self.occurs(trails, thread, call);
         if self.resting {
             return ends;
         }
-        self.record(trails, thread, call, ends)
+        self.record(trails, thread, call, ends, clock)
     }
 
     #[inline]
@@ -355,7 +388,12 @@ impl Learner {
         self.at = work;
         self.waits = 0;
         self.entries_since = 0;
-        self.closed += 1;
+        self.part += 1;
+        let ends = self.part >= self.rule.parts;
+        if ends {
+            self.part = 0;
+            self.closed += 1;
+        }
         self.steady = self.steady.saturating_add(1);
         if self.rule.context[0] == 0 {
             self.note_context(trails, thread);
@@ -365,7 +403,7 @@ impl Learner {
         if self.patience == 0 && !self.understood {
             self.look = 0;
         }
-        true
+        ends
     }
 
     /// Another thread has reached the site. It joins those that are followed if they are silent

@@ -2,9 +2,10 @@
 
 use super::{Learner, State};
 use crate::call::{SiteCall, token};
-use crate::choose::{self, Followed};
+use crate::choose::{self, Followed, Parts};
 use crate::engine;
 use crate::history::{self, Entry};
+use crate::pause::Clock;
 use crate::site::{self, LEVELS};
 use crate::trail::{THREADS, Trails, Work, slot};
 
@@ -24,6 +25,7 @@ impl Learner {
         thread: u32,
         call: SiteCall,
         ends: bool,
+        clock: Clock,
     ) -> bool {
         let own = slot(thread);
         let mut idle = true;
@@ -48,7 +50,8 @@ impl Learner {
         self.seen[own] = trails.work(thread);
         let helper = trails.helper(thread);
         let keys = site::keys(trails, thread, call, helper);
-        dropped |= self.push(Entry::new(own, work, Some(call), keys, helper));
+        let times = self.pauses.take(thread, clock);
+        dropped |= self.push(Entry::new(own, work, Some(call), keys, helper).at(times));
         if dropped {
             self.rebase();
         }
@@ -100,7 +103,9 @@ impl Learner {
     fn rebase(&mut self) {
         if self.state == State::Settled {
             let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
-            self.before = self.closed.saturating_sub(u64::from(within));
+            self.before = self
+                .closed
+                .saturating_sub(u64::from(within / self.rule.parts));
         }
     }
 
@@ -140,11 +145,15 @@ impl Learner {
             (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
             self.rule.waits = new.waits;
             self.steady = choice.steady(self.steady);
+            if !self.understood {
+                self.divide(choice.parts);
+            }
             if choice.unsure_for == 0 && !self.understood {
                 self.understood = true;
                 self.since = self.closed;
             }
-            return self.stop_watching(ends);
+            // What was taken for an iteration may have been a part of one.
+            return self.stop_watching(ends && self.part == 0);
         }
         let last = entries.last().copied();
         // The same iterations, maybe, by another of their sites.
@@ -164,6 +173,7 @@ impl Learner {
         let unseen = core::mem::take(&mut self.unseen);
         self.before += u64::from((unseen + new.median / 2) / new.median.max(1));
         self.closed = self.before + u64::from(choice.occurrences);
+        self.part = 0;
         if alike {
             self.closed += u64::from(choice.earlier);
         }
@@ -177,6 +187,7 @@ impl Learner {
         }
         self.steady = choice.steady(if alike { self.steady } else { 0 });
         self.rule = new;
+        self.divide(choice.parts);
         self.at = trails.work_of(new.threads).since(choice.since);
         self.waits = 0;
         self.entries_since = 0;
@@ -190,8 +201,24 @@ impl Learner {
         if is_site {
             self.note_context(trails, thread);
         }
+        if self.part > 0 {
+            return false;
+        }
         // The iteration that the other site ends now, and that this one has ended already.
         is_site || ends && alike && choice.since.weight() < new.median / 2
+    }
+
+    /// Counts steps instead of their parts.
+    fn divide(&mut self, parts: Parts) {
+        let Parts::Of { each, since } = parts else {
+            return;
+        };
+        if self.rule.parts == 1 {
+            self.closed /= u64::from(each);
+            self.before /= u64::from(each);
+        }
+        self.rule.parts = each;
+        self.part = since;
     }
 
     /// Entries until the next look: few enough for little to be missed after a long warm-up, and

@@ -14,8 +14,8 @@ pub fn replay(records: &[Record]) -> (u64, Vec<u32>) {
     for record in records {
         match *record {
             Record::Mark => boundaries.push(0),
-            Record::Call(thread, call) => {
-                let opens = learner.event(&trails, thread, call).is_some();
+            Record::Call(thread, call, time) => {
+                let opens = learner.event(&trails, thread, call, &|| time).is_some();
                 if let Some(count) = boundaries.last_mut().filter(|_| opens) {
                     *count += 1;
                 }
@@ -60,8 +60,8 @@ pub fn take(records: &[Record], asked: (u64, u64)) -> Option<Taken> {
                     *marks += 1;
                 }
             }
-            Record::Call(thread, call) => {
-                let Some(boundary) = learner.event(&trails, thread, call) else {
+            Record::Call(thread, call, time) => {
+                let Some(boundary) = learner.event(&trails, thread, call, &|| time) else {
                     continue;
                 };
                 number = match &taken {

@@ -11,8 +11,8 @@ use tllmprof_learn::Call;
 pub enum Record {
     /// A true iteration begins. The learner never sees this.
     Mark,
-    /// By this thread.
-    Call(u32, Call),
+    /// By this thread, at this time in nanoseconds.
+    Call(u32, Call, u64),
     /// A call that the learner has no use for.
     Other,
 }
@@ -33,7 +33,7 @@ fn record(line: &str) -> Record {
     }
     let kernel = || u64::from_str_radix(&fields[3][1..], 16).map(|kernel| kernel + (1 << 32));
     match Call::recorded(fields[2], kernel).unwrap() {
-        Some(call) => Record::Call(fields[1].parse().unwrap(), call),
+        Some(call) => Record::Call(fields[1].parse().unwrap(), call, fields[0].parse().unwrap()),
         None => Record::Other,
     }
 }

@@ -45,6 +45,8 @@ pub enum Learnt {
 pub struct Memory {
     pub learner: Guard<'static, Learner>,
     pub trails: &'static Trails,
+    /// A monotonic clock, in nanoseconds.
+    pub clock: fn() -> u64,
 }
 
 /// Counts the iterations that are learnt.
@@ -59,7 +61,7 @@ pub struct Learned {
     near: bool,
     /// What the cells' limits are set for.
     asked: Asked,
-    opens_at_launch: Option<[u32; 2]>,
+    launches_asked: Option<[u32; 2]>,
 }
 
 /// Whether a call of this kind is seen when it returns.
@@ -91,7 +93,7 @@ impl Learned {
             given: None,
             near: true,
             asked: Asked::ALL,
-            opens_at_launch: None,
+            launches_asked: None,
         };
         learned.memory.learner.begin(learned.memory.trails);
         learned
@@ -104,8 +106,8 @@ impl Learned {
             Counted::Named | Counted::Python => self.may_give_way(),
             Counted::Call(call) => match call.kind() {
                 kind if kind.launches() => {
-                    let threads = self.opens_at_launch.unwrap_or_default();
-                    self.opens_at_launch.is_some() && threads.contains(&thread)
+                    let threads = self.launches_asked.unwrap_or_default();
+                    self.launches_asked.is_some() && threads.contains(&thread)
                 }
                 kind if !is_followed(kind) => !kind.counts(),
                 _ if self.asks(call) => true,
@@ -123,8 +125,9 @@ impl Learned {
 
     /// A launch has been entered: an iteration may open before it goes on.
     pub fn launched(&mut self, slots: &[&Slot], slot: &Slot) -> Option<Begun> {
-        let boundary = self.memory.learner.launched(slot.thread())?;
-        let begun = self.begun(boundary);
+        let Memory { learner, clock, .. } = &mut self.memory;
+        let boundary = learner.launched(slot.thread(), clock);
+        let begun = boundary.and_then(|boundary| self.begun(boundary));
         self.set_limits(slots);
         begun
     }
@@ -136,7 +139,11 @@ impl Learned {
             return None;
         }
         let thread = slot.thread();
-        let Memory { learner, trails } = &mut self.memory;
+        let Memory {
+            learner,
+            trails,
+            clock,
+        } = &mut self.memory;
         let wait = call.kind().waits_for();
         if trails.of(thread).newest() != wait.map_or(Trail::COPY_TO_HOST, Trail::wait) {
             // The runtime led to another call than its name says.
@@ -148,8 +155,8 @@ impl Learned {
                 learner.missed(trails, thread, Asked::SAMPLE);
                 None
             }
-            None => learner.copied_to_host(trails, thread),
-            Some(wait) => learner.returned(trails, thread, wait),
+            None => learner.copied_to_host(trails, thread, clock),
+            Some(wait) => learner.returned(trails, thread, wait, clock),
         };
         let begun = boundary.and_then(|boundary| self.begun(boundary));
         self.set_limits(slots);
@@ -225,11 +232,11 @@ impl Learned {
     fn set_limits(&mut self, slots: &[&Slot]) {
         let learner = &self.memory.learner;
         let asked = learner.asks(self.near);
-        let opens = learner.opens_at_launch().filter(|_| self.near);
-        if asked == self.asked && opens == self.opens_at_launch {
+        let launches = learner.asks_for_launch(self.near);
+        if asked == self.asked && launches == self.launches_asked {
             return;
         }
-        (self.asked, self.opens_at_launch) = (asked, opens);
+        (self.asked, self.launches_asked) = (asked, launches);
         for slot in slots {
             for what in Counted::all().filter(|what| what.counts()) {
                 let cell = slot.live(what);

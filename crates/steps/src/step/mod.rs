@@ -39,6 +39,9 @@ pub struct Entered {
     pub ends: Option<u64>,
 }
 
+/// Iterations in a row without a stream capture that end a warm-up.
+pub const WARMUP_ITERATIONS: u64 = 32;
+
 /// Counts iterations of a process.
 pub struct Counter {
     rule: Rule,
@@ -175,8 +178,11 @@ impl Counter {
         }
     }
 
-    /// A stream capture has ended: whether the count starts again.
+    /// A stream capture has ended: whether the count starts again. It does so only in a warm-up, which
+    /// [`WARMUP_ITERATIONS`] in a row without a capture end: a program that captures its graphs again while it works
+    /// is counted through.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
+        self.restarts &= self.iterations(slots) < WARMUP_ITERATIONS;
         if !self.restarts {
             return false;
         }
@@ -331,6 +337,7 @@ mod tests {
             let memory = || Memory {
                 learner: Box::leak(Box::new(Lock::new(Learner::new()))).lock(),
                 trails: Box::leak(Box::new(Trails::new())),
+                clock: || 0,
             };
             let counter = Counter::new(&settings, || true, memory);
             let slot = Slot::new(0, |what| counter.first_limit(what, 0));
@@ -398,6 +405,32 @@ mod tests {
         assert!(!process.counter.captured(&[process.slot]));
         process.call(GraphLaunch);
         assert_eq!(process.begun, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn a_capture_after_the_warm_up_starts_nothing_again() {
+        let mut process = Process::new(&[
+            ("TLLMPROF_STEP", "cudaGraphLaunch"),
+            ("TLLMPROF_WARMUP", "capture"),
+        ]);
+        let warmup = [GraphLaunch; WARMUP_ITERATIONS as usize - 1];
+        process.calls(&warmup);
+        assert!(
+            process.counter.captured(&[process.slot]),
+            "one iteration too few"
+        );
+        process.calls(&warmup);
+        process.call(GraphLaunch);
+        assert!(!process.counter.captured(&[process.slot]));
+        process.call(GraphLaunch);
+        assert!(
+            !process.counter.captured(&[process.slot]),
+            "it has ended for good"
+        );
+        assert_eq!(
+            process.counter.iterations(&[process.slot]),
+            WARMUP_ITERATIONS + 1
+        );
     }
 
     #[test]
