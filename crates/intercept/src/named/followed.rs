@@ -9,7 +9,7 @@ use tllmprof_platform::entry::{self, Entry, Refusal};
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::maps::{Maps, Unreadable};
 use tllmprof_platform::modules::{self, Loaded};
-use tllmprof_symbols::{LIMIT, Pattern};
+use tllmprof_symbols::{Image, LIMIT, Nearest, Pattern};
 
 use super::patch::{Candidate, Means, Named, is_quiet, prepare};
 use super::slots::{self, ByName};
@@ -206,13 +206,24 @@ impl Followed {
         let scopes = known.count() + new;
         if scopes > scopes::MOST && new > 0 {
             self.too_many_scopes = Some(scopes);
-            report::too_many_scopes(self);
+            report::too_many_scopes(self.too_many_scopes, self.matched_scopes > 0);
         }
         candidates.retain_mut(|candidate| {
             candidate.is_step &= !self.too_many;
             candidate.is_scope &= self.too_many_scopes.is_none();
             candidate.is_step || candidate.is_scope
         });
+    }
+
+    /// The names that are nearest to the rule's, at most `count`.
+    pub fn nearest(&self, rule: &Rule, count: usize) -> Vec<String> {
+        let mut nearest = Nearest::new(&rule.pattern);
+        for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
+            if let Ok(image) = Image::open(&loaded.path) {
+                nearest.look(&image);
+            }
+        }
+        nearest.names(count)
     }
 
     /// Forgets what lay in modules that are gone.

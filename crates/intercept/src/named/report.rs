@@ -7,9 +7,8 @@ use std::hash::DefaultHasher;
 
 use tllmprof_platform::entry::Refusal;
 use tllmprof_platform::lifecycle;
-use tllmprof_symbols::{Image, LIMIT, Nearest};
+use tllmprof_symbols::LIMIT;
 
-use super::followed::{Followed, Rule};
 use super::patch::{Means, Named};
 use super::{scopes, with};
 use tllmprof_platform::log;
@@ -34,7 +33,7 @@ pub fn report() {
             found(function);
         }
         found_scopes(&followed.functions);
-        too_many_scopes(followed);
+        too_many_scopes(followed.too_many_scopes, followed.matched_scopes > 0);
     });
 }
 
@@ -80,21 +79,18 @@ impl fmt::Display for Refused<'_> {
     }
 }
 
-/// Says that the rules of scopes match too much, if they do and the process uses CUDA.
-pub fn too_many_scopes(followed: &Followed) {
-    if let Some(count) = followed
-        .too_many_scopes
-        .filter(|_| MAY_REPORT.load(Ordering::Relaxed))
-    {
+/// Says that the rules of scopes match too much (`count` functions), if they do and the process uses CUDA. `has_some`: of
+/// libraries that were loaded before, some are scopes.
+pub fn too_many_scopes(count: Option<usize>, has_some: bool) {
+    if let Some(count) = count.filter(|_| MAY_REPORT.load(Ordering::Relaxed)) {
         log::say!(
             Warn,
             "TLLMPROF_SCOPES: its rules match {count} functions, and at most {} can be scopes: {}. Narrow the regex, or name \
              the library behind @",
             scopes::MOST,
-            if followed.matched_scopes == 0 {
-                "none is"
-            } else {
-                "those of libraries loaded later are not"
+            match has_some {
+                false => "none is",
+                true => "those of libraries loaded later are not",
             }
         );
     }
@@ -117,7 +113,7 @@ pub fn report_unmatched_scopes(may_search: bool) {
             return;
         }
         let nearest = match followed.scopes.first() {
-            Some(rule) if may_search => followed.nearest(rule),
+            Some(rule) if may_search => followed.nearest(rule, NEAREST),
             _ => Vec::new(),
         };
         log::say!(
@@ -184,7 +180,7 @@ pub fn report_unmatched(rule: &impl fmt::Display, may_search: bool) {
             );
         } else if followed.matched == 0 {
             let nearest = match &followed.step {
-                Some(rule) if may_search => followed.nearest(rule),
+                Some(rule) if may_search => followed.nearest(rule, NEAREST),
                 _ => Vec::new(),
             };
             log::say!(
@@ -209,18 +205,6 @@ impl fmt::Display for Nearby<'_> {
             before = ", ";
         }
         Ok(())
-    }
-}
-
-impl Followed {
-    fn nearest(&self, rule: &Rule) -> Vec<String> {
-        let mut nearest = Nearest::new(&rule.pattern);
-        for loaded in self.loaded.iter().filter(|loaded| rule.is_for(loaded)) {
-            if let Ok(image) = Image::open(&loaded.path) {
-                nearest.look(&image);
-            }
-        }
-        nearest.names(NEAREST)
     }
 }
 

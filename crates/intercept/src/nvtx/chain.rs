@@ -10,14 +10,14 @@ mod tests;
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::ManuallyDrop;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use core::time::Duration;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use super::abi::{
     Function, GetExportTable, Initialize, InitializeExtension, KINDS, Place, Table, part_of,
 };
+use super::chains::{CHAINS, ROWS, chain_for};
 use super::wrappers::{self, WRAPPED};
 use super::{kept, linked, ranges};
 use libloading::os::unix::{Library, RTLD_LAZY};
@@ -27,65 +27,10 @@ use tllmprof_platform::lifecycle;
 use tllmprof_platform::log;
 use tllmprof_platform::panics::contained;
 use tllmprof_platform::resolve;
-use tllmprof_sync::Lock;
-
-/// How many different sets of next functions there may be.
-pub const CHAINS: usize = 8;
-
-/// The functions of a tool that come after ours; null for none.
-pub struct Chain {
-    next: [AtomicPtr<c_void>; WRAPPED.len()],
-}
-
-impl Chain {
-    const fn none() -> Self {
-        Self {
-            next: [const { AtomicPtr::new(core::ptr::null_mut()) }; WRAPPED.len()],
-        }
-    }
-
-    /// What comes after the wrapper of this row.
-    #[inline]
-    pub fn next(&self, row: usize) -> Function {
-        self.next[row].load(Ordering::Relaxed)
-    }
-
-    fn is(&self, next: &[Function; WRAPPED.len()]) -> bool {
-        (0..next.len()).all(|row| self.next(row) == next[row])
-    }
-}
-
-lifecycle::global! {
-    stage: Doors;
-
-    /// The chains; those in use come first, and stay as they are.
-    #[fork(keep = "code leads through the chains")]
-    pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
-    #[fork(keep = "as the chains")]
-    static USED: AtomicUsize = AtomicUsize::new(0);
-    #[fork(free)]
-    static MAKING: Lock<()> = Lock::new(());
-}
-
-/// The chain that has these next functions.
-pub(super) fn chain_for(next: &[Function; WRAPPED.len()]) -> Option<usize> {
-    // Held for a moment, and by nobody who waits.
-    let _making = MAKING.lock_for(Duration::from_secs(1))?;
-    let used = USED.load(Ordering::Relaxed);
-    if let Some(known) = ALL[..used].iter().position(|chain| chain.is(next)) {
-        return Some(known);
-    }
-    let chain = ALL.get(used)?;
-    for (place, next) in chain.next.iter().zip(next) {
-        place.store(*next, Ordering::Relaxed);
-    }
-    USED.store(used + 1, Ordering::Release);
-    Some(used)
-}
 
 /// A module's places for its tool's functions, and what it has there itself.
 struct Places<'a> {
-    wrapped: [Option<Place<'a>>; WRAPPED.len()],
+    wrapped: [Option<Place<'a>>; ROWS],
     /// All of them: a tool that fails may have left something anywhere.
     found: Vec<(Place<'a>, Function)>,
 }
@@ -105,7 +50,7 @@ impl<'a> Places<'a> {
     }
 
     /// The tool's functions: what is not there any more has been replaced by them.
-    fn tools(&self) -> [Function; WRAPPED.len()] {
+    fn tools(&self) -> [Function; ROWS] {
         self.wrapped.map(|place| match place {
             // What the module has there itself would come back here.
             Some(place) if !self.is_as_found(place) => place.load(Ordering::Relaxed),
@@ -127,7 +72,7 @@ impl<'a> Places<'a> {
             .for_each(|(place, found)| place.store(*found, Ordering::Relaxed));
     }
 
-    fn wrap(&self, wrappers: &[Function; WRAPPED.len()]) {
+    fn wrap(&self, wrappers: &[Function; ROWS]) {
         for (place, wrapper) in self.wrapped.iter().zip(wrappers) {
             if let Some(place) = place {
                 place.store(*wrapper, Ordering::Relaxed);

@@ -9,6 +9,7 @@
 
 mod abi;
 mod chain;
+mod chains;
 mod kept;
 mod linked;
 mod name;

@@ -8,7 +8,7 @@
 use core::ffi::{c_char, c_int};
 
 use super::abi::{Attributes, CORE, CORE2, Function, Handle, NO_TRACKING, RangeId, Wide};
-use super::chain::{self, CHAINS};
+use super::chains::{self, CHAINS, ROWS};
 use super::kept;
 use super::name::Name;
 use super::ranges;
@@ -27,7 +27,7 @@ const DEFAULT: Handle = 0;
 macro_rules! wrappers {
     ($($name:ident: $kind:ident[$index:literal]($($arg:ident: $type:ty),*) $(-> $result:ty)? = |$next:ident| $body:expr;)*) => {
         /// What is wrapped, in the order of a chain.
-        pub const WRAPPED: [Wrapped; [$(stringify!($name)),*].len()] =
+        pub const WRAPPED: [Wrapped; ROWS] =
             [$(Wrapped { kind: $kind, index: $index }),*];
 
         #[allow(non_camel_case_types, reason = "the rows are named like the functions")]
@@ -38,7 +38,7 @@ macro_rules! wrappers {
             unsafe extern "C-unwind" fn $name<const CHAIN: usize>($($arg: $type),*) $(-> $result)? {
                 // No panic: the bodies contain what is ours, apart from the tool's function.
                 type Next = unsafe extern "C-unwind" fn($($type),*) $(-> $result)?;
-                let next = chain::ALL[CHAIN].next(Row::$name as usize);
+                let next = chains::ALL[CHAIN].next(Row::$name as usize);
                 // SAFETY: null, or what the tool put in the place of this very function.
                 let next: Option<Next> = unsafe { function::at(next) };
                 // SAFETY: the program's own arguments, which are what NVTX wants.
@@ -241,7 +241,7 @@ mod tests {
     fn a_wrapper_goes_on_to_the_tools_function_with_what_it_was_given() {
         alone(&[], || {
             let next = [tools as Any as Function; WRAPPED.len()];
-            let chain = chain::chain_for(&next).unwrap();
+            let chain = chains::chain_for(&next).unwrap();
             let [first, second] =
                 [zeros(), zeros()].map(|zeros| zeros.as_ptr().expose_provenance());
             for (row, wrapper) in WRAPPED.iter().zip(of(chain)) {
@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn without_a_tool_a_wrapper_returns_what_nvtx_returns() {
         alone(&[], || {
-            let chain = chain::chain_for(&[core::ptr::null_mut(); WRAPPED.len()]).unwrap();
+            let chain = chains::chain_for(&[core::ptr::null_mut(); WRAPPED.len()]).unwrap();
             let [first, second] =
                 [zeros(), zeros()].map(|zeros| zeros.as_ptr().expose_provenance());
             let mut domains = Vec::new();

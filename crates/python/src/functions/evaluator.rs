@@ -74,7 +74,7 @@ lifecycle::global! {
 pub fn install(py: Python<'_>) -> Option<()> {
     EVALUATE.store(py.api.evaluate?.as_ptr(), Ordering::Release);
     put(py)?;
-    trial::passes(py, Layout::of(py.api.version)?).or_else(|| {
+    trial::passes(py, Layout::of(py.api.version)?, is_there(py)).or_else(|| {
         take_away(py);
         None
     })

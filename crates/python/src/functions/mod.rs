@@ -6,6 +6,7 @@
 //!                                                   └▶ spans: this thread's calls, what a call means
 //! ```
 
+mod code;
 mod evaluator;
 mod frames;
 mod innermost;

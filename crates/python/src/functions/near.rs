@@ -2,7 +2,7 @@
 
 use tllmprof_config::distance;
 
-use super::resolve::{each_inner, is_function};
+use super::code::{each_inner, is_function};
 use crate::object::Object;
 
 /// How many are reported.

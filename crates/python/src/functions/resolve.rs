@@ -15,6 +15,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::ffi::CString;
 
+use super::code::{each_inner, is_function};
 use super::targets::{self, Found, Module, Target};
 use super::{evaluator, mark, mark_candidate, marked, monitoring, near, replaced};
 use crate::late;
@@ -32,8 +33,6 @@ const SELDOM: u64 = 100_000_000;
 const DEEPEST: usize = 32;
 /// Candidates that are looked at: what is marked stays.
 const MAX_CANDIDATES: u32 = 4096;
-/// Flag of a code object: a function's, not that of a module or of the body of a class.
-const CO_OPTIMIZED: i64 = 1;
 
 lifecycle::global! {
     /// Something is asked for.
@@ -443,27 +442,6 @@ pub fn each_in<'py>(code: &Object<'py>, parts: &[&str], act: &mut impl FnMut(&Ob
             each_in(inner, parts, act);
         }
     });
-}
-
-/// Each code object that is directly in `code`, and its name.
-pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
-    let kind = code.kind();
-    let Some(constants) = code.attr(c"co_consts") else {
-        return;
-    };
-    for inner in constants.elements().filter(|inner| inner.kind() == kind) {
-        if let Some(name) = inner.attr(c"co_name")
-            && let Some(name) = name.as_text()
-        {
-            act(&inner, name);
-        }
-    }
-}
-
-/// Whether the code is a function's.
-pub fn is_function(code: &Object<'_>) -> bool {
-    let flags = code.attr(c"co_flags").and_then(|flags| flags.as_int());
-    flags.is_some_and(|flags| flags & CO_OPTIMIZED != 0)
 }
 
 /// The code is that of a function that is asked for. Whether its calls are seen.

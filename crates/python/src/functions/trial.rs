@@ -3,7 +3,6 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
-use super::evaluator;
 use super::frames::Layout;
 use super::marked;
 use crate::object::{Object, Python};
@@ -128,9 +127,9 @@ lifecycle::global! {
     static VERDICT: AtomicU32 = AtomicU32::new(UNKNOWN);
 }
 
-/// None if frames are not as the layout says.
-pub fn passes(py: Python<'_>, _: &Layout) -> Option<()> {
-    if VERDICT.load(Ordering::Relaxed) == UNKNOWN && evaluator::is_there(py) {
+/// None if frames are not as the layout says. `is_there`: marked calls are evaluated through us.
+pub fn passes(py: Python<'_>, _: &Layout, is_there: bool) -> Option<()> {
+    if VERDICT.load(Ordering::Relaxed) == UNKNOWN && is_there {
         let is_good = run(py).is_some() && TRIAL.has_seen(WANTED);
         VERDICT.store(if is_good { GOOD } else { BAD }, Ordering::Relaxed);
         if !is_good {

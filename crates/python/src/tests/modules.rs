@@ -7,7 +7,8 @@ use super::hosted::in_few;
 use crate::later::call_for_program;
 use crate::object::Object;
 use crate::threads;
-use crate::torch::modules::{TABLE, names, wants};
+use crate::torch::known::TABLE;
+use crate::torch::modules::{names, wants};
 
 /// What is used of torch, with a model of two layers.
 const TORCH: &str = "

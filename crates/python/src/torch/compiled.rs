@@ -15,7 +15,7 @@ use tllmprof_recorder::Label;
 use tllmprof_scopes as scopes;
 use tllmprof_sync::Lock;
 
-use super::{fused, gone, modules};
+use super::{fused, gone, known};
 use crate::functions::follow;
 use crate::functions::resolve::{each_in, each_named};
 use crate::later::call_for_program;
@@ -41,7 +41,7 @@ struct Graph {
     modules: Held,
     /// A weak reference, which calls [`goes`] when the graph goes.
     reference: Held,
-    /// What the names of its modules may begin with ([`modules::around`]).
+    /// What the names of its modules may begin with ([`known::around`]).
     starts: Vec<String>,
     /// What it runs, by what the names begin with, from the first call on.
     codes: Vec<(String, &'static Code)>,
@@ -282,7 +282,7 @@ fn code(py: Python<'_>, graph: &Object<'_>) -> Option<&'static Code> {
     let functions = read(&call(py, c"lines_of", &[graph, &modules])?);
     let lines = functions.iter().flat_map(|(_, lines)| lines);
     let paths = lines.flat_map(|(_, paths)| paths.iter().map(String::as_str));
-    let starts = modules::around(&paths.filter(|path| !path.is_empty()).collect());
+    let starts = known::around(&paths.filter(|path| !path.is_empty()).collect());
     let start = start(&starts, caller).to_owned();
     let code: &'static Code = Box::leak(Box::new(Code::of(functions, &start)));
     let mut graphs = GRAPHS.lock_for(PATIENCE)?;
@@ -304,7 +304,7 @@ fn start<'a>(starts: &'a [String], caller: Option<&[u8]>) -> &'a str {
 pub fn name_of_graph(py: Python<'_>, module: &Object<'_>) -> Option<String> {
     let path = call(py, c"module_of_graph", &[module])?;
     let path = path.as_text().filter(|path| !path.is_empty())?;
-    let starts = modules::around(&BTreeSet::from([path]));
+    let starts = known::around(&BTreeSet::from([path]));
     Some(start(&starts, scopes::innermost()).to_owned() + path)
 }
 

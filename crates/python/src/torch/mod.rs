@@ -3,5 +3,6 @@
 pub mod compiled;
 mod fused;
 mod gone;
+pub mod known;
 pub mod modules;
 pub mod profiler;

@@ -6,12 +6,11 @@
 
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, Ordering};
-use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 
 use tllmprof_config::Settings;
 use tllmprof_platform::lifecycle;
 
+use super::known::{Known, PATIENCE, TABLE};
 use super::{compiled, gone};
 use crate::functions::follow;
 use crate::later::call_for_program;
@@ -25,7 +24,6 @@ use tllmprof_capture::marks::Name;
 use tllmprof_recorder as recorder;
 use tllmprof_scopes as scopes;
 use tllmprof_session as session;
-use tllmprof_sync::Lock;
 
 /// A module's qualified name is the path to it from the module that is called first. What
 /// `torch.compile` puts around a module is no part of the path.
@@ -73,27 +71,14 @@ lifecycle::global! {
     static WAITS: AtomicBool = AtomicBool::new(false);
 }
 
-/// What is known of a module.
-pub struct Known {
-    name: Name,
-    /// A weak reference, which calls [`goes`] when the module goes.
-    reference: Held,
-}
-
 lifecycle::global! {
     stage: Sinks;
 
-    /// The modules that have been called, and those within them, by their addresses. Nothing of
-    /// Python's is called under the lock.
-    #[fork(reset)]
-    #[restart(reset)]
-    pub static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
     /// The namespace of [`SOURCE`].
     #[fork(reset)]
     #[restart(reset)]
     static NAMES: Held = Held::none();
 }
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Whether modules are to be marked.
 pub fn are_asked_for(settings: &Settings) -> bool {
@@ -174,23 +159,6 @@ fn name(py: Python<'_>, module: &Object<'_>, is_first: bool) -> Option<Name> {
         }
         known()
     })
-}
-
-/// What names of modules have before these paths, which are from a module that was compiled: with it, each is a known module's.
-pub fn around(paths: &BTreeSet<&str>) -> Vec<String> {
-    let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(PATIENCE)) else {
-        return Vec::new();
-    };
-    let texts = table.values().filter_map(|known| known.name.text());
-    let known: BTreeSet<&str> = texts
-        .filter_map(|text| core::str::from_utf8(text).ok())
-        .collect();
-    let is_around = |start: &&str| {
-        let is_known = |path: &&str| known.contains(format!("{start}{path}").as_str());
-        (start.is_empty() || start.ends_with('.')) && paths.iter().all(is_known)
-    };
-    let starts = known.iter().filter_map(|name| name.strip_suffix(first));
-    starts.filter(is_around).map(str::to_owned).collect()
 }
 
 /// The namespace of [`SOURCE`].

@@ -3,7 +3,6 @@
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
-use super::pool::Pair;
 use tllmprof_platform::libcuda::functions;
 use tllmprof_platform::lifecycle;
 use tllmprof_platform::lifecycle::attic;
@@ -37,6 +36,13 @@ functions! {
     destroy: fn(Handle) = c"cuEventDestroy_v2";
     record: fn(Handle, Handle) = c"cuEventRecord";
     elapsed: fn(&mut f32, Handle, Handle) = c"cuEventElapsedTime" | c"cuEventElapsedTime_v2";
+}
+
+/// The events that a span lies between.
+#[derive(Clone, Copy, Default)]
+pub struct Pair {
+    pub start: Event,
+    pub end: Event,
 }
 
 /// What a call returned that failed.

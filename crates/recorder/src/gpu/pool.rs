@@ -14,7 +14,7 @@ use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Counter, Event as Recorded, Info, What};
 
 use super::super::{add, clock, facts, writers};
-use super::driver::{BesideCaptures, Driver, Event, Status};
+use super::driver::{BesideCaptures, Driver, Pair, Status};
 use super::supply::{self, Supply};
 use tllmprof_platform::log;
 use tllmprof_sync::Guard;
@@ -44,13 +44,6 @@ const DRIFT: f64 = 1e-4;
 
 /// The place of a pair in its pool.
 pub type Index = u16;
-
-/// The events that a span lies between.
-#[derive(Clone, Copy, Default)]
-pub struct Pair {
-    pub start: Event,
-    pub end: Event,
-}
 
 /// A stream's work, whose events are on their way.
 #[derive(Clone, Copy)]

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use tllmprof_sync::Guard;
 
-use super::driver::Driver;
-use super::pool::{self, Index, Pair, Span};
+use super::driver::{Driver, Pair};
+use super::pool::{self, Index, Span};
 use super::span::{Ending, Fate, Why};
 use super::streams::{self, Key, Open, Stream};
 use super::{BY_CLOCK, LATEST, PAIRS, is_taken, timed};

@@ -6,8 +6,8 @@
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 
-use super::driver::Driver;
-use super::pool::{Index, Pair};
+use super::driver::{Driver, Pair};
+use super::pool::Index;
 use super::span::{self, Has};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_platform::thread;

@@ -4,6 +4,7 @@ use tllmprof_steps::step::counted::Counted;
 
 use super::super::abi::made::{Module, export, extension_of_nothing};
 use super::super::abi::{CORE, CORE2};
+use super::super::chains::ALL;
 use super::*;
 use crate::made::{Temporary, alone, library};
 

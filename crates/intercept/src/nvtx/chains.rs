@@ -1,0 +1,66 @@
+//! The functions of tools that come after ours, which the wrappers go on to.
+
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::time::Duration;
+
+use super::abi::Function;
+use tllmprof_platform::lifecycle;
+use tllmprof_sync::Lock;
+
+/// How many functions are wrapped.
+pub const ROWS: usize = 21;
+
+/// How many different sets of next functions there may be.
+pub const CHAINS: usize = 8;
+
+/// The functions of a tool that come after ours; null for none.
+pub struct Chain {
+    next: [AtomicPtr<c_void>; ROWS],
+}
+
+impl Chain {
+    const fn none() -> Self {
+        Self {
+            next: [const { AtomicPtr::new(core::ptr::null_mut()) }; ROWS],
+        }
+    }
+
+    /// What comes after the wrapper of this row.
+    #[inline]
+    pub fn next(&self, row: usize) -> Function {
+        self.next[row].load(Ordering::Relaxed)
+    }
+
+    fn is(&self, next: &[Function; ROWS]) -> bool {
+        (0..next.len()).all(|row| self.next(row) == next[row])
+    }
+}
+
+lifecycle::global! {
+    stage: Doors;
+
+    /// The chains; those in use come first, and stay as they are.
+    #[fork(keep = "code leads through the chains")]
+    pub static ALL: [Chain; CHAINS] = [const { Chain::none() }; CHAINS];
+    #[fork(keep = "as the chains")]
+    static USED: AtomicUsize = AtomicUsize::new(0);
+    #[fork(free)]
+    static MAKING: Lock<()> = Lock::new(());
+}
+
+/// The chain that has these next functions.
+pub fn chain_for(next: &[Function; ROWS]) -> Option<usize> {
+    // Held for a moment, and by nobody who waits.
+    let _making = MAKING.lock_for(Duration::from_secs(1))?;
+    let used = USED.load(Ordering::Relaxed);
+    if let Some(known) = ALL[..used].iter().position(|chain| chain.is(next)) {
+        return Some(known);
+    }
+    let chain = ALL.get(used)?;
+    for (place, next) in chain.next.iter().zip(next) {
+        place.store(*next, Ordering::Relaxed);
+    }
+    USED.store(used + 1, Ordering::Release);
+    Some(used)
+}

@@ -1,0 +1,27 @@
+//! Code objects: the functions that are written in them.
+
+use crate::object::Object;
+
+/// Flag of a code object: a function's, not that of a module or of the body of a class.
+const CO_OPTIMIZED: i64 = 1;
+
+/// Each code object that is directly in `code`, and its name.
+pub fn each_inner<'py>(code: &Object<'py>, act: &mut impl FnMut(&Object<'py>, &str)) {
+    let kind = code.kind();
+    let Some(constants) = code.attr(c"co_consts") else {
+        return;
+    };
+    for inner in constants.elements().filter(|inner| inner.kind() == kind) {
+        if let Some(name) = inner.attr(c"co_name")
+            && let Some(name) = name.as_text()
+        {
+            act(&inner, name);
+        }
+    }
+}
+
+/// Whether the code is a function's.
+pub fn is_function(code: &Object<'_>) -> bool {
+    let flags = code.attr(c"co_flags").and_then(|flags| flags.as_int());
+    flags.is_some_and(|flags| flags & CO_OPTIMIZED != 0)
+}

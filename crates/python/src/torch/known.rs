@@ -1,0 +1,46 @@
+//! The modules of torch that have been called.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+
+use tllmprof_capture::marks::Name;
+use tllmprof_platform::lifecycle;
+use tllmprof_sync::Lock;
+
+use crate::object::Held;
+
+/// What is known of a module.
+pub struct Known {
+    pub name: Name,
+    /// A weak reference, which calls back when the module goes.
+    pub reference: Held,
+}
+
+lifecycle::global! {
+    stage: Sinks;
+
+    /// The modules that have been called, and those within them, by their addresses. Nothing of
+    /// Python's is called under the lock.
+    #[fork(reset)]
+    #[restart(reset)]
+    pub static TABLE: Lock<BTreeMap<usize, Known>> = Lock::new(BTreeMap::new());
+}
+/// How long a thread waits for the table.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What names of modules have before these paths, which are from a module that was compiled: with it, each is a known module's.
+pub fn around(paths: &BTreeSet<&str>) -> Vec<String> {
+    let (Some(first), Some(table)) = (paths.first(), TABLE.lock_for(PATIENCE)) else {
+        return Vec::new();
+    };
+    let texts = table.values().filter_map(|known| known.name.text());
+    let known: BTreeSet<&str> = texts
+        .filter_map(|text| core::str::from_utf8(text).ok())
+        .collect();
+    let is_around = |start: &&str| {
+        let is_known = |path: &&str| known.contains(format!("{start}{path}").as_str());
+        (start.is_empty() || start.ends_with('.')) && paths.iter().all(is_known)
+    };
+    let starts = known.iter().filter_map(|name| name.strip_suffix(first));
+    starts.filter(is_around).map(str::to_owned).collect()
+}
