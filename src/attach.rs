@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
+use tllmprof_control::Answer;
 use tllmprof_control::jumps::Jumps;
 use tllmprof_intercept::attached::{self, Entries, Hook};
 use tllmprof_intercept::jumps;
@@ -27,16 +28,6 @@ const THREAD: &CStr = c"tllmprof-attach";
 
 /// What the command gives in place of variables where the library is to be detached and no socket of it is there.
 const DETACH: &[u8] = b"detach";
-
-/// What the command is answered.
-const STARTED: c_int = 0;
-const PRELOADED: c_int = 1;
-const BAD_VARIABLE: c_int = 2;
-const AGAIN: c_int = 3;
-const FAILED: c_int = 4;
-const PYTHON_WAITS: c_int = 5;
-const NO_PYTHON: c_int = 6;
-const STARTED_AGAIN: c_int = 7;
 
 /// After which time slots are looked at again that the loader was filling when they were led elsewhere.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -77,26 +68,26 @@ unsafe extern "C" fn tllmprof_attach(variables: *const c_char) -> c_int {
         // SAFETY: behind a string comes another, or the empty one.
         next = unsafe { next.add(text.count_bytes() + 1) };
     }
-    contained(FAILED, || {
+    contained(Answer::Failed, || {
         let _own = OwnThread::passing();
-        let mut answer = FAILED;
+        let mut answer = Answer::Failed;
         uncounted(&mut || answer = start(&given));
         answer
-    })
+    }) as c_int
 }
 
-fn start(variables: &[Vec<u8>]) -> c_int {
+fn start(variables: &[Vec<u8>]) -> Answer {
     let is_to_go = variables == [DETACH];
     if IS_ATTACHED.load(Ordering::Acquire) {
         let (done, answer) = match (is_to_go, live::is_detached()) {
-            (true, false) => (live::detach(), STARTED),
-            (false, true) => (live::attach(), STARTED_AGAIN),
-            _ => return AGAIN,
+            (true, false) => (live::detach(), Answer::Done),
+            (false, true) => (live::attach(), Answer::AttachedAgain),
+            _ => return Answer::DoneBefore,
         };
-        return done.map_or(FAILED, |()| answer);
+        return done.map_or(Answer::Failed, |()| answer);
     }
     if is_to_go || !resolve::is_late() || activity::is_active() {
-        return PRELOADED;
+        return Answer::Preloaded;
     }
     let get = |name: &str| -> Option<OsString> {
         let mut values = variables.iter().filter_map(|variable| {
@@ -109,7 +100,7 @@ fn start(variables: &[Vec<u8>]) -> c_int {
             .map(|value| OsStr::from_bytes(value).to_owned())
     };
     if activity::attach(get).is_err() {
-        return BAD_VARIABLE;
+        return Answer::BadVariable;
     }
     IS_ATTACHED.store(true, Ordering::Release);
     jumps::prepare();
@@ -119,16 +110,16 @@ fn start(variables: &[Vec<u8>]) -> c_int {
         release: jumps::release,
     };
     if !attached::attach(hooks(), entries) {
-        return FAILED;
+        return Answer::Failed;
     }
     let since = Instant::now();
     let python = python::attach();
     std::thread::sleep(AGAIN_AFTER.saturating_sub(since.elapsed()));
     attached::look_again();
     match python {
-        Progress::Done => STARTED,
-        Progress::Waits => PYTHON_WAITS,
-        Progress::NotThere => NO_PYTHON,
+        Progress::Done => Answer::Done,
+        Progress::Waits => Answer::PythonWaits,
+        Progress::NotThere => Answer::NoPython,
     }
 }
 

@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod event;
 pub mod json;
 pub mod jumps;
 pub mod place;
 mod request;
 
+pub use answer::Answer;
 pub use event::{Closed, Event, Phase, Status, Taken, Times};
 pub use request::{Capture, Request};
 
