@@ -415,7 +415,7 @@ class Tables(unittest.TestCase):
         self.assertGreaterEqual(len(programs.TABLE), 60)
 
     def test_settings_name_variables_that_are_read(self):
-        with open(os.path.join(programs.ROOT, "crates", "config", "src", "variables.rs")) as file:
+        with open(os.path.join(programs.ROOT, "crates", "config", "src", "settings.rs")) as file:
             known = file.read()
         for setting in SETTINGS:
             for name in setting.variables:

@@ -1,142 +1,29 @@
-//! The options that `run` and `env` share. Each stands for a variable.
+//! Options that stand for variables, made from the table of settings: those of `run` and `env`, and those of `attach`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
 
 use anyhow::Result;
-use clap::Args;
-use tllmprof_config::error::shown;
-use tllmprof_config::variables::WINDOW_VARIABLES;
-use tllmprof_config::{Kernels, RUN_VARIABLE, Ranked, Settings};
+use clap::builder::ValueParser;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use tllmprof_config::error::{BadValue, shown};
+use tllmprof_config::{Ranked, SETTINGS, Setting, Settings, Value, variable};
 
 use crate::failure::usage;
 use crate::manners;
 
 /// Half of what one variable says; `--per` is the other.
 const AT_MOST: &str = "--at-most";
+const PER: &str = "--per";
 
-#[derive(Args, Debug, Default)]
-pub struct Options {
-    /// Windows of iterations: A-B, N, A-, all, comma lists of these, steady[:N] (N iterations, 50 if not given, once
-    /// their time is steady), or none [default: steady]
-    #[arg(long, value_name = "W", allow_hyphen_values = true)]
-    window: Option<OsString>,
-    /// Count only iterations whose batch satisfies EXPR, such as 'phase=decode and requests>=64': comparisons of
-    /// requests, tokens, prefill_tokens, decode_tokens and phase (prefill, decode, mixed, idle, draft), joined by and, or,
-    /// not and parentheses
-    #[arg(long = "where", value_name = "EXPR")]
-    condition: Option<OsString>,
-    /// With --where: close the window during iterations that do not count, at most once in 100 ms
-    #[arg(long)]
-    where_split: bool,
-    /// Open a window behind an iteration for which EXPR holds, such as 'iteration > 2*p50 or gc > 10ms': comparisons of
-    /// iteration, gc, gil and wait with times, and those of --where, joined by and, or, not and parentheses. p50 is the
-    /// median of iterations with alike batches
-    #[arg(long, value_name = "EXPR")]
-    when: Option<OsString>,
-    /// With --when: open N windows at most in the time of --per [default: 10]
-    #[arg(long, value_name = "N")]
-    at_most: Option<String>,
-    /// With --when: the time in which --at-most windows open, such as 30m [default: 1h]
-    #[arg(long, value_name = "TIME")]
-    per: Option<String>,
-    /// With --when: how many iterations such a window has [default: 50]
-    #[arg(long, value_name = "N")]
-    when_steps: Option<OsString>,
-    /// Keep the latest 100 or STEPS iterations outside windows in the record at all times, for a window by --when or one
-    /// that is asked for with its past, and for when the process dies
-    #[arg(long, value_name = "STEPS", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    flight: Option<OsString>,
-    /// For an engine that is not known: the Python function whose arguments hold the batch, and formulas for requests
-    /// and two of tokens, prefill_tokens and decode_tokens, such as
-    /// 'my.engine:Runner.step=requests:len(batch.reqs),tokens:batch.total,prefill_tokens:batch.new'. Without --step, each
-    /// call of the function is an iteration
-    #[arg(long, value_name = "FUNCTION=FORMULAS")]
-    batch: Option<OsString>,
-    /// What an iteration is: auto, a CUDA call (cudaGraphLaunch, or cudaGraphLaunch/4 for every fourth), sym:REGEX,
-    /// py:MODULE:QUALNAME, or nvtx:REGEX [default: auto]
-    #[arg(long, value_name = "RULE")]
-    step: Option<OsString>,
-    /// Iterations to skip before counting starts: a number, or capture to restart the count after each stream capture
-    /// [default: capture with --step auto, else 0]
-    #[arg(long, value_name = "W")]
-    warmup: Option<OsString>,
-    /// Ranks that open windows, such as 0,2-3 [default: all]
-    #[arg(long, value_name = "LIST")]
-    ranks: Option<OsString>,
-    /// Do not wait for the device to be idle before the profiler stops
-    #[arg(long)]
-    no_drain: bool,
-    /// Emit no NVTX ranges for iterations and windows
-    #[arg(long)]
-    no_nvtx: bool,
-    /// Record Python's garbage collections, also as NVTX ranges
-    #[arg(long)]
-    gc: bool,
-    /// Record waits for Python's GIL and holds of it, also as NVTX ranges
-    #[arg(long)]
-    gil: bool,
-    /// Sample the Python stacks of the threads that make steps, inside windows, 200 or HZ times a second (up to 1000)
-    #[arg(long, value_name = "HZ", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    stacks: Option<OsString>,
-    /// Sample native stacks, too, where the kernel permits it (perf_event_paranoid)
-    #[arg(long)]
-    native_stacks: bool,
-    /// GPU times by CUDA events: auto takes them in each iteration where that costs at most 1 % of its time, else in one
-    /// block of eight in so many; all: in each; off: none [default: auto]
-    #[arg(long, value_name = "WHEN")]
-    gpu_times: Option<OsString>,
-    /// Log level of the library: off, error, warn, info or debug [default: info]
-    #[arg(long, value_name = "LEVEL")]
-    log: Option<OsString>,
-    /// Record the API, scheduler and sampler functions of known Python engines, also as NVTX ranges
-    #[arg(long)]
-    llmapi: bool,
-    /// Emit NVTX ranges for intercepted CUDA calls and for torch modules
-    #[arg(long)]
-    nvtx_debug: bool,
-    /// Run the PyTorch profiler in the windows and write its traces to PATH, with -rank-R and -window-K before the
-    /// extension
-    #[arg(long, value_name = "PATH")]
-    torch_trace: Option<OsString>,
+/// The options that were typed, in the order of the table: those of `attach`, or of `run` and `env`.
+#[derive(Debug, Default)]
+pub struct Options<const OF_ATTACH: bool = false>(Vec<Typed>);
 
-    /// Write the record to PATH, in which %p is the process, %r the rank, %h the host, %q{NAME} a variable and %% a
-    /// percent sign [default: tllmprof-RUN/tllmprof-%h-%r-%p.tllmprof with run, no record under nsys or ncu]
-    #[arg(long, value_name = "PATH", conflicts_with = "no_trace")]
-    trace: Option<OsString>,
-    /// Let the record of each process take SIZE at most, such as 500M or 2G: its oldest windows make room for later ones
-    /// [default: none of them go, and a record ends at 1G]
-    #[arg(long, value_name = "SIZE", conflicts_with = "no_trace")]
-    keep: Option<OsString>,
-    /// Write no record
-    #[arg(long)]
-    no_trace: bool,
-    /// Sample the GPUs ten times a second, in another process, into a record beside the program's: SMs, tensor cores,
-    /// memory bandwidth, PCIe, NVLink, power, clocks
-    #[arg(long)]
-    gpu_metrics: bool,
-    /// Balance the load of a mixture of experts: the output of the program is WRONG, its speed is that of even loads.
-    /// WHEN is window for windows only, and then the load of the learned routers is counted outside them
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    perfect_router: Option<OsString>,
-
-    /// Identifier of the run: letters, digits, ., _ and - [default: the launcher's job, else a new one]
-    #[arg(long, value_name = "ID")]
-    run: Option<OsString>,
-    /// How the record shows the program's arguments: masked (secrets are ***) or full [default: masked]
-    #[arg(long, value_name = "WHICH")]
-    args: Option<OsString>,
-    /// Report GPU time by torch module, NVTX range and marked function, in CUDA graphs, too; records kernels as --kernels does
-    #[arg(long)]
-    layers: bool,
-    /// Let each call of these functions be a scope of --layers, which this implies: sym:REGEX[@LIBREGEX],
-    /// py:MODULE:QUALNAME, or several with commas.
-    #[arg(long, value_name = "RULES")]
-    scopes: Option<OsString>,
-    /// Record each GPU kernel, by CUPTI, in the first STEPS iterations of each window [default: off; 20 without STEPS].
-    /// STEPS@TIME, such as 20@60s: in so many iterations each TIME instead, for as long as the program runs
-    #[arg(long, value_name = "STEPS[@TIME]", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    kernels: Option<OsString>,
+#[derive(Debug)]
+struct Typed {
+    setting: &'static Setting,
+    value: OsString,
 }
 
 /// A variable that an option sets.
@@ -147,113 +34,165 @@ pub struct Given {
     pub value: OsString,
 }
 
+impl<const OF_ATTACH: bool> Options<OF_ATTACH> {
+    /// Rows with an option of these.
+    fn rows() -> impl Iterator<Item = &'static Setting> {
+        let is_of = |row: &&Setting| !OF_ATTACH || row.attach.is_some();
+        SETTINGS
+            .iter()
+            .filter(|row| !row.option.is_empty())
+            .filter(is_of)
+    }
+
+    /// The value of an option that was typed.
+    pub fn value(&self, option: &str) -> Option<&OsStr> {
+        let typed = self.0.iter().find(|typed| typed.setting.option == option);
+        typed.map(|typed| typed.value.as_os_str())
+    }
+
+    pub fn has(&self, option: &str) -> bool {
+        self.value(option).is_some()
+    }
+
+    /// The first of the options that were typed.
+    pub fn first(&self) -> Option<&'static str> {
+        self.0.first().map(|typed| typed.setting.option)
+    }
+
+    /// The variables that were typed as options.
+    pub fn typed(&self) -> impl Iterator<Item = Given> {
+        self.0.iter().filter_map(|Typed { setting, value }| {
+            Some(Given {
+                option: setting.option,
+                variable: setting.variable()?,
+                value: value.clone(),
+            })
+        })
+    }
+}
+
+/// An option as clap has it.
+fn argument(row: &'static Setting, of_attach: bool) -> Arg {
+    let (help, long) = match row.attach.filter(|help| of_attach && !help.is_empty()) {
+        Some(help) => (help.to_owned(), help.to_owned()),
+        None => row.option_help(),
+    };
+    let argument = Arg::new(row.option)
+        .long(row.option.trim_start_matches('-'))
+        .help(help)
+        .long_help(long)
+        .allow_hyphen_values(row.takes_dashes)
+        .conflicts_with_all(row.conflicts);
+    let argument = match of_attach {
+        true => argument,
+        false => argument.help_heading(row.heading.name()),
+    };
+    let with_value = |argument: Arg, name| {
+        let argument = argument.value_name(name).action(ArgAction::Set);
+        argument.value_parser(ValueParser::os_string())
+    };
+    match row.value {
+        Value::Flag => argument.action(ArgAction::SetTrue),
+        Value::Named(name) => with_value(argument, name),
+        Value::Optional(name) => with_value(argument, name)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("1"),
+    }
+}
+
+impl<const OF_ATTACH: bool> Args for Options<OF_ATTACH> {
+    fn augment_args(command: Command) -> Command {
+        command.args(Self::rows().map(|row| argument(row, OF_ATTACH)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<const OF_ATTACH: bool> FromArgMatches for Options<OF_ATTACH> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let typed = Self::rows().filter_map(|setting| {
+            let value = match setting.value {
+                Value::Flag => matches
+                    .get_flag(setting.option)
+                    .then(|| setting.switched().into()),
+                _ => matches.get_one::<OsString>(setting.option).cloned(),
+            };
+            value.map(|value| Typed { setting, value })
+        });
+        Ok(Self(typed.collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 impl Options {
     /// The variables that these options set.
     pub fn given(&self) -> Vec<Given> {
-        let on = |flag: bool, value: &str| flag.then(|| OsString::from(value));
-        [
-            ("--window", WINDOW_VARIABLES[0], self.window()),
-            ("--where", "TLLMPROF_WHERE", self.condition.clone()),
-            (
-                "--where-split",
-                "TLLMPROF_WHERE_SPLIT",
-                on(self.where_split, "1"),
-            ),
-            ("--when", "TLLMPROF_WHEN", self.when.clone()),
-            (AT_MOST, "TLLMPROF_WHEN_AT_MOST", self.at_most()),
-            (
-                "--when-steps",
-                "TLLMPROF_WHEN_STEPS",
-                self.when_steps.clone(),
-            ),
-            ("--flight", "TLLMPROF_FLIGHT", self.flight.clone()),
-            ("--batch", "TLLMPROF_BATCH", self.batch.clone()),
-            ("--step", "TLLMPROF_STEP", self.step.clone()),
-            ("--warmup", "TLLMPROF_WARMUP", self.warmup.clone()),
-            ("--ranks", "TLLMPROF_RANKS", self.ranks.clone()),
-            ("--no-drain", "TLLMPROF_DRAIN", on(self.no_drain, "0")),
-            ("--no-nvtx", "TLLMPROF_NVTX", on(self.no_nvtx, "0")),
-            ("--log", "TLLMPROF_LOG", self.log()),
-            ("--trace", "TLLMPROF_TRACE", self.trace.clone()),
-            ("--no-trace", "TLLMPROF_TRACE", on(self.no_trace, "")),
-            ("--keep", "TLLMPROF_KEEP", self.keep.clone()),
-            ("--kernels", "TLLMPROF_KERNELS", self.kernels.clone()),
-            ("--layers", "TLLMPROF_LAYERS", on(self.layers, "1")),
-            ("--scopes", "TLLMPROF_SCOPES", self.scopes.clone()),
-            ("--args", "TLLMPROF_ARGS", self.args.clone()),
-            ("--run", RUN_VARIABLE, self.run.clone()),
-            ("--gc", "TLLM_PROFILE_RECORD_GC", on(self.gc, "1")),
-            ("--gil", "TLLMPROF_GIL", on(self.gil, "1")),
-            ("--stacks", "TLLMPROF_STACKS", self.stacks.clone()),
-            (
-                "--native-stacks",
-                "TLLMPROF_NATIVE_STACKS",
-                on(self.native_stacks, "1"),
-            ),
-            ("--gpu-times", "TLLMPROF_GPU_TIMES", self.gpu_times.clone()),
-            ("--nvtx-debug", "TLLM_NVTX_DEBUG", on(self.nvtx_debug, "1")),
-            ("--llmapi", "TLLM_LLMAPI_ENABLE_NVTX", on(self.llmapi, "1")),
-            (
-                "--torch-trace",
-                "TLLM_TORCH_PROFILE_TRACE",
-                self.torch_trace.clone(),
-            ),
-            (
-                "--perfect-router",
-                "TLLMPROF_PERFECT_ROUTER",
-                self.perfect_router.clone(),
-            ),
-        ]
-        .into_iter()
-        .filter_map(|(option, variable, value)| {
-            Some(Given {
-                option,
-                variable,
-                value: value?,
-            })
-        })
-        .collect()
-    }
-
-    /// The windows: where neither an option nor a variable says which, steady iterations.
-    fn window(&self) -> Option<OsString> {
-        let is_set = |name: &&str| env::var_os(name).is_some_and(|value| !value.is_empty());
-        let is_asked = self.window.is_some() || WINDOW_VARIABLES.iter().any(is_set);
-        let default = || (!is_asked).then(|| OsString::from("steady"));
-        self.window.clone().or_else(default)
+        let mut given: Vec<_> = self.typed().collect();
+        let mut set = |option, variable, value: Option<OsString>| {
+            if let Some(value) = value {
+                given.retain(|given| given.variable != variable);
+                given.push(Given {
+                    option,
+                    variable,
+                    value,
+                });
+            }
+        };
+        // Where neither an option nor a variable says which, steady iterations.
+        let is_asked = self.has("--window") || variable::windows.split(' ').any(is_set);
+        let windows = variable::windows.split(' ').next().unwrap_or_default();
+        set("--window", windows, (!is_asked).then(|| "steady".into()));
+        set(AT_MOST, variable::when_at_most, self.at_most());
+        let no_trace = self.no_trace().then(OsString::new);
+        set("--no-trace", variable::trace, no_trace);
+        // What --log says takes precedence over --quiet and --verbose.
+        let log = manners::log().filter(|_| !self.has("--log"));
+        set("--log", variable::log, log.map(Into::into));
+        given
     }
 
     /// How many windows may open by themselves, in how long.
     fn at_most(&self) -> Option<OsString> {
-        let is_asked = self.at_most.is_some() || self.per.is_some();
-        let at_most = self.at_most.as_deref().unwrap_or("10");
-        let per = self.per.as_deref().unwrap_or("1h");
-        is_asked.then(|| format!("{at_most}/{per}").into())
+        let (at_most, per) = (self.value(AT_MOST), self.value(PER));
+        at_most.or(per)?;
+        let mut value = at_most.unwrap_or(OsStr::new("10")).to_owned();
+        value.push("/");
+        value.push(per.unwrap_or(OsStr::new("1h")));
+        Some(value)
     }
 
-    /// The options that its variable is made of, as they were typed.
-    fn typed_at_most(&self) -> String {
-        let typed = [(AT_MOST, &self.at_most), ("--per", &self.per)];
-        let typed = typed.into_iter().filter_map(|(option, value)| {
-            let value = shown(value.as_ref()?.as_ref());
-            Some(format!("{option} \"{value}\""))
-        });
-        typed.collect::<Vec<_>>().join(" ")
-    }
-
-    /// The library's log level: what `--log` says, else what `--quiet` and `--verbose` do.
-    fn log(&self) -> Option<OsString> {
-        self.log.clone().or_else(|| manners::log().map(Into::into))
+    /// What is wrong with a variable, as it is said of what was typed for it.
+    fn said(&self, bad: &BadValue, given: &[Given]) -> anyhow::Error {
+        let given = given.iter().find(|given| given.variable == bad.name);
+        match given.map(|given| given.option) {
+            Some(AT_MOST) => {
+                let typed = [AT_MOST, PER].into_iter().filter_map(|option| {
+                    let value = shown(self.value(option)?);
+                    Some(format!("{option} \"{value}\""))
+                });
+                let typed = typed.collect::<Vec<_>>().join(" ");
+                usage(format_args!("{typed}: {}", bad.why()))
+            }
+            Some(option) => usage(format_args!("{option} {}", bad.of_option())),
+            None => usage(bad),
+        }
     }
 
     /// Whether there is to be no record.
-    pub const fn no_trace(&self) -> bool {
-        self.no_trace
+    pub fn no_trace(&self) -> bool {
+        self.has("--no-trace")
     }
 
     /// Whether the GPUs are to be sampled, for which there is no variable: the command does it.
-    pub const fn gpu_metrics(&self) -> bool {
-        self.gpu_metrics
+    pub fn gpu_metrics(&self) -> bool {
+        self.has("--gpu-metrics")
     }
 
     /// What the library will read: this environment with the options over it.
@@ -262,21 +201,14 @@ impl Options {
     /// A value that does not parse, or that another one contradicts.
     pub fn settings(&self) -> Result<Settings> {
         let given = self.given();
-        if self.trace.as_ref().is_some_and(|trace| trace.is_empty()) {
+        if self.value("--trace").is_some_and(OsStr::is_empty) {
             return Err(usage(
                 "--trace \"\": an empty path (wanted: a file's name, or --no-trace)",
             ));
         }
-        let settings = Settings::from_env(|name| lookup(&given, name)).map_err(|bad| {
-            // What was typed is named, not the variable that it stands for.
-            let given = given.iter().find(|given| given.variable == bad.name);
-            match given.map(|given| given.option) {
-                Some(AT_MOST) => usage(format_args!("{}: {}", self.typed_at_most(), bad.why())),
-                Some(option) => usage(format_args!("{option} {}", bad.of_option())),
-                None => usage(bad),
-            }
-        })?;
-        if self.no_trace && settings.kernels.is_some() {
+        let settings = Settings::from_env(|name| lookup(&given, name))
+            .map_err(|bad| self.said(&bad, &given))?;
+        if self.no_trace() && settings.kernels.is_some() {
             return Err(usage(
                 "--no-trace: kernels are taken into the record (wanted: without --kernels, or with a record)",
             ));
@@ -286,8 +218,7 @@ impl Options {
 
     /// Which of a job's tasks this is, where the run has no identifier but the job's.
     pub fn task(&self, settings: &Settings) -> Option<String> {
-        let is_named =
-            self.run.is_some() || env::var_os(RUN_VARIABLE).is_some_and(|run| !run.is_empty());
+        let is_named = self.has("--run") || is_set(variable::run);
         settings.run.as_ref().filter(|_| !is_named)?;
         let rank = Ranked::by_variables(&|name| env::var_os(name)).map_or(0, |ranked| ranked.rank);
         let host = rustix::system::uname();
@@ -297,23 +228,23 @@ impl Options {
 
     /// What was meant where the program's name is a value that an option takes behind an equals sign only.
     pub fn meant(&self, name: &OsStr) -> Option<String> {
-        let name = name.to_str()?;
-        let is_bare = |value: &Option<OsString>| value.as_deref() == Some(OsStr::new("1"));
-        let is_number = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
-        let is_sampled = name.contains('@') && Kernels::parse(name).is_ok();
-        if is_bare(&self.kernels) && (is_number || is_sampled) {
-            Some(format!("--kernels={name}"))
-        } else if is_bare(&self.stacks) && is_number {
-            Some(format!("--stacks={name}"))
-        } else if is_bare(&self.perfect_router) && name == "window" {
-            Some(format!("--perfect-router={name}"))
-        } else {
-            None
-        }
+        let name = name.to_str().filter(|name| !name.is_empty())?;
+        let takes = |typed: &&Typed| {
+            let variable = typed.setting.variable();
+            let is_bare = matches!(typed.setting.value, Value::Optional(_)) && typed.value == "1";
+            is_bare && Settings::from_env(|of| (Some(of) == variable).then(|| name.into())).is_ok()
+        };
+        let typed = self.0.iter().find(takes)?;
+        Some(format!("{}={name}", typed.setting.option))
     }
 }
 
-fn lookup(given: &[Given], name: &str) -> Option<OsString> {
+fn is_set(name: &str) -> bool {
+    env::var_os(name).is_some_and(|value| !value.is_empty())
+}
+
+/// The value of a variable, where these options were typed.
+pub fn lookup(given: &[Given], name: &str) -> Option<OsString> {
     match given.iter().find(|given| given.variable == name) {
         Some(given) => Some(given.value.clone()),
         None => env::var_os(name),
@@ -337,88 +268,191 @@ pub fn split_arguments(option: &str, text: &OsStr) -> Result<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::fmt::Write as _;
 
-    use tllmprof_config::VARIABLES;
+    use clap::Parser;
+    use tllmprof_config::{Heading, Reader};
 
     use super::*;
 
     const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/variables.md");
-    const BEGINS: &str = "<!-- the table: BLESS=1 cargo test -p tllmprof-cli --bin tllmprof the_page_of_variables -->\n";
-    const ENDS: &str = "<!-- its end -->\n";
+    const BEGINS: &str = "<!-- the tables: BLESS=1 cargo test -p tllmprof-cli --bin tllmprof the_page_of_variables -->\n";
+    const ENDS: &str = "<!-- their end -->\n";
+
+    fn tables() -> String {
+        let mut page = String::new();
+        let mut table = |heading, reader, rows: Vec<&Setting>| {
+            let is_of_command = reader == Reader::Command;
+            let (option, dashes) = match is_of_command {
+                true => ("", ""),
+                false => (" option |", "---|"),
+            };
+            let _ = write!(
+                page,
+                "\n## {heading}\n\n| variable |{option} values | default | meaning |\n|---|{dashes}---|---|---|\n"
+            );
+            for row in rows.into_iter().filter(|row| row.reader == reader) {
+                let Some((name, aliases)) = row.variables.split_first() else {
+                    continue;
+                };
+                let option = match row.option {
+                    _ if is_of_command => String::new(),
+                    "" => "  |".to_owned(),
+                    option => format!(" `{option}` |"),
+                };
+                let default = match row.otherwise {
+                    "" if !row.default.is_empty() => format!("`{}`", row.default),
+                    words => words.to_owned(),
+                };
+                let line = format!("{option} {} | {default} | {} |", row.values(), row.text());
+                let _ = writeln!(
+                    page,
+                    "| `{name}` |{}",
+                    line.replace("[@LIBREGEX]", "\\[@LIBREGEX]")
+                );
+                for alias in aliases {
+                    let empty = if is_of_command { "" } else { "  |" };
+                    let _ = writeln!(
+                        page,
+                        "| `{alias}` |{empty}  |  | The same, by a name of TensorRT-LLM; `{name}` takes precedence |"
+                    );
+                }
+            }
+        };
+        for heading in Heading::ALL {
+            let rows = SETTINGS.iter().filter(|row| row.heading == heading);
+            table(heading.name(), Reader::Library, rows.collect());
+        }
+        table(
+            "Variables of the command",
+            Reader::Command,
+            SETTINGS.iter().collect(),
+        );
+        page
+    }
 
     #[test]
     fn the_page_of_variables_has_all() {
-        let given = all().given();
-        let mut table =
-            "\n| variable | meaning | option of run and env |\n|---|---|---|\n".to_owned();
-        for variable in VARIABLES {
-            let options = given
-                .iter()
-                .filter(|given| given.variable == variable.name && given.option != "--no-trace")
-                .map(|given| format!("`{}`", given.option));
-            let options = options.collect::<Vec<_>>().join(", ");
-            let meaning = variable.meaning.replace('|', "\\|");
-            table += &format!("| `{}` | {meaning} | {options} |\n", variable.name);
-        }
+        let tables = tables();
         let page = std::fs::read_to_string(PAGE).unwrap();
         let (before, rest) = page.split_once(BEGINS).unwrap();
         let (_, after) = rest.split_once(ENDS).unwrap();
-        let expected = format!("{before}{BEGINS}{table}\n{ENDS}{after}");
+        let expected = format!("{before}{BEGINS}{tables}\n{ENDS}{after}");
         if env::var_os("BLESS").is_some() {
             std::fs::write(PAGE, &expected).unwrap();
         } else {
-            assert!(page == expected, "{PAGE} is not what it was:\n{table}");
+            assert!(page == expected, "{PAGE} is not what it was:\n{tables}");
         }
     }
 
-    fn all() -> Options {
-        Options {
-            window: Some("1".into()),
-            condition: Some("phase=decode".into()),
-            where_split: true,
-            when: Some("gc > 1ms".into()),
-            at_most: Some("1".into()),
-            per: Some("2h".into()),
-            when_steps: Some("1".into()),
-            flight: Some("1".into()),
-            batch: Some("m:f=requests:1,tokens:1,decode_tokens:1".into()),
-            step: Some("auto".into()),
-            warmup: Some("1".into()),
-            ranks: Some("1".into()),
-            no_drain: true,
-            no_nvtx: true,
-            log: Some("off".into()),
-            trace: Some("x".into()),
-            keep: Some("2G".into()),
-            no_trace: true,
-            kernels: Some("1".into()),
-            layers: true,
-            scopes: Some("sym:^f$".into()),
-            args: Some("full".into()),
-            run: Some("x".into()),
-            gc: true,
-            gil: true,
-            stacks: Some("1".into()),
-            native_stacks: true,
-            gpu_times: Some("all".into()),
-            nvtx_debug: true,
-            llmapi: true,
-            torch_trace: Some("x".into()),
-            perfect_router: Some("1".into()),
-            gpu_metrics: true,
+    #[derive(Parser)]
+    struct Line<const OF_ATTACH: bool> {
+        #[command(flatten)]
+        options: Options<OF_ATTACH>,
+    }
+
+    fn typed<const OF_ATTACH: bool>(words: &[String]) -> Options<OF_ATTACH> {
+        let words = ["tllmprof".to_owned()]
+            .into_iter()
+            .chain(words.iter().cloned());
+        Line::try_parse_from(words)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .options
+    }
+
+    /// An option as it is typed for the example of its row.
+    fn words(row: &Setting) -> Vec<String> {
+        let (option, example) = (row.option.to_owned(), row.example);
+        let example = example
+            .split_once('/')
+            .filter(|_| option == AT_MOST)
+            .map_or(example, |(n, _)| n);
+        match row.value {
+            Value::Flag => vec![option],
+            Value::Named(_) => vec![option, example.to_owned()],
+            Value::Optional(_) => vec![format!("{option}={example}")],
         }
     }
 
     #[test]
-    fn every_option_sets_a_variable_that_is_read() {
-        let all = all();
-        let known: BTreeSet<_> = VARIABLES.iter().map(|v| v.name).collect();
-        let given = all.given();
-        assert_eq!(given.len(), 31);
-        for given in given {
-            assert!(known.contains(given.variable), "{given:?}");
+    fn an_option_and_its_variable_give_the_same_setting() {
+        // Some of them are of use beside others alone.
+        let beside = [
+            ("TLLMPROF_WHERE", "tokens>1"),
+            ("TLLMPROF_WHEN", "wait > 1s"),
+            ("TLLMPROF_START_STOP", "steady"),
+        ];
+        let read = |set: &[(&str, OsString)]| {
+            let of = |name: &str| {
+                set.iter()
+                    .find(|(n, _)| *n == name)
+                    .map(|(_, value)| value.clone())
+            };
+            let beside = |name: &str| {
+                beside
+                    .iter()
+                    .find(|(n, _)| *n == name)
+                    .map(|(_, value)| value.into())
+            };
+            Settings::from_env(|name| of(name).or_else(|| beside(name)))
+                .map(|settings| format!("{settings:?}"))
+        };
+        let mut options = 0;
+        for row in SETTINGS.iter().filter(|row| !row.option.is_empty()) {
+            let options_of = typed::<false>(&words(row));
+            let given: Vec<_> = options_of
+                .given()
+                .into_iter()
+                .map(|given| (given.variable, given.value))
+                .collect();
+            let by_option = read(&given).unwrap();
+            if let Some(name) = row.variable() {
+                let by_variable = read(&[(name, row.example.into())]).unwrap();
+                assert_eq!(by_option, by_variable, "{}", row.option);
+                if row.attach.is_some() {
+                    let given: Vec<_> = typed::<true>(&words(row))
+                        .typed()
+                        .map(|given| (given.variable, given.value))
+                        .collect();
+                    assert_eq!(read(&given).unwrap(), by_variable, "attach {}", row.option);
+                }
+                options += 1;
+            }
         }
+        assert!(options >= 30);
+        let both =
+            typed::<false>(&["--at-most".into(), "1".into(), "--per".into(), "2m".into()]).given();
+        assert!(
+            both.iter()
+                .any(|given| given.variable == "TLLMPROF_WHEN_AT_MOST" && given.value == "1/2m"),
+            "{both:?}"
+        );
+    }
+
+    #[test]
+    fn an_option_without_its_value_is_the_variable_switched_on() {
+        for row in SETTINGS
+            .iter()
+            .filter(|row| matches!(row.value, Value::Optional(_)) && !row.option.is_empty())
+        {
+            let given = typed::<false>(&[row.option.to_owned()]).given();
+            let value = given
+                .iter()
+                .find(|given| Some(given.variable) == row.variable());
+            assert_eq!(
+                value.map(|given| given.value.as_os_str()),
+                Some(OsStr::new("1")),
+                "{}",
+                row.option
+            );
+        }
+        let meant = |name: &str| {
+            typed::<false>(&["--kernels".into(), "--perfect-router".into()]).meant(OsStr::new(name))
+        };
+        assert_eq!(meant("7").as_deref(), Some("--kernels=7"));
+        assert_eq!(meant("20@60s").as_deref(), Some("--kernels=20@60s"));
+        assert_eq!(meant("window").as_deref(), Some("--perfect-router=window"));
+        assert_eq!(meant("serve.py"), None);
     }
 
     #[test]

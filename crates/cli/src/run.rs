@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Result;
-use tllmprof_config::{Level, RUN_VARIABLE, RunId};
+use tllmprof_config::{Level, RunId, variable};
 
 use crate::background::{self, Left};
 use crate::failure::{usage, with_status, worded};
@@ -21,9 +21,6 @@ use crate::records::{self, Records};
 use crate::supervised::Held;
 use crate::which::{Found, which};
 use crate::{doctor, inherited, library, live, manners, output, quote, report, runs, supervised};
-
-const TRACE: &str = "TLLMPROF_TRACE";
-const CONTROL: &str = "TLLMPROF_CONTROL";
 
 /// Statuses of env(1) and timeout(1) for a program that cannot be started.
 const NOT_FOUND: u8 = 127;
@@ -112,8 +109,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 
     // Windows can be asked for while it runs, unless that is not wanted.
-    if env::var_os(CONTROL).is_none() {
-        command.env(CONTROL, "1");
+    if env::var_os(variable::control).is_none() {
+        command.env(variable::control, "1");
     }
     match which(name) {
         Found::Program(_) => doctor::admit(&arguments.command, &library, settings.log)?,
@@ -134,7 +131,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let is_profiled = arguments.nsys.is_some() || arguments.ncu.is_some();
     if is_profiled && (settings.trace.is_none() || settings.trace_on_demand) {
         // The profiler records what is asked for while the program runs, too.
-        command.env(TRACE, "");
+        command.env(variable::trace, "");
     }
     let options = &arguments.options;
     let is_recorded = !is_profiled && records::are_wanted(&settings, options.no_trace());
@@ -147,12 +144,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         false => (None, run),
     };
     // All that the program starts is of this run.
-    command.env(RUN_VARIABLE, run.as_str());
+    command.env(variable::run, run.as_str());
     if let Some(records) = &records {
-        command.env(TRACE, &records.variable);
+        command.env(variable::trace, &records.variable);
     } else if is_recorded {
         // There is no place for one.
-        command.env(TRACE, "");
+        command.env(variable::trace, "");
     }
     let is_service = inherited::notices_are_expected();
     if is_service && options.gpu_metrics() && settings.log >= Level::Warn {
@@ -246,10 +243,10 @@ fn quoted(path: PathBuf) -> String {
 fn records(command: &Command, run: RunId, task: Option<&str>) -> Result<(Option<Records>, RunId)> {
     let by_option = command
         .get_envs()
-        .find_map(|(name, value)| (name == TRACE).then_some(value).flatten());
+        .find_map(|(name, value)| (name == variable::trace).then_some(value).flatten());
     let given = match by_option {
         Some(given) => Some(("--trace", given.to_owned())),
-        None => env::var_os(TRACE).map(|given| (TRACE, given)),
+        None => env::var_os(variable::trace).map(|given| (variable::trace, given)),
     };
     let is_absolute = given
         .as_ref()

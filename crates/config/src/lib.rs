@@ -1,4 +1,4 @@
-//! The variables of tllmprof: names, grammar and defaults.
+//! The settings of tllmprof: names, grammar, defaults and help texts.
 //!
 //! The preloaded library and the command both read them through [`Settings::from_env`], so a value
 //! that one of them accepts means the same to the other, and both report a wrong value in the
@@ -11,6 +11,7 @@ pub mod batch;
 pub mod comparison;
 pub mod condition;
 pub mod control;
+mod environment;
 pub mod error;
 pub mod flag;
 pub mod formula;
@@ -27,6 +28,7 @@ pub mod ranks;
 pub mod router;
 pub mod run;
 pub mod scope;
+pub mod setting;
 pub mod settings;
 pub mod stacks;
 pub mod step;
@@ -35,7 +37,6 @@ pub mod time;
 pub mod torch_trace;
 pub mod trigger;
 pub mod unknown;
-pub mod variables;
 pub mod warmup;
 
 mod nearest;
@@ -56,13 +57,13 @@ pub use printable::{Printable, printable};
 pub use range::{Listed, Window, Windows};
 pub use ranks::{RANK_VARIABLES, RankSource, Ranked, Ranks};
 pub use router::PerfectRouter;
-pub use run::{JOB_VARIABLES, RUN_VARIABLE, RunId};
+pub use run::{JOB_VARIABLES, RunId};
 pub use scope::{NativeFunctions, ScopeRule};
-pub use settings::Settings;
+pub use setting::{Heading, Reader, Setting, Value};
+pub use settings::{SETTINGS, Settings, variable, variable_names};
 pub use step::Step;
 pub use template::{PathTemplate, Place};
 pub use torch_trace::TracePath;
 pub use trigger::Trigger;
 pub use unknown::Unknown;
-pub use variables::{VARIABLES, Variable};
 pub use warmup::Warmup;

@@ -5,9 +5,6 @@ use std::fmt;
 
 use crate::error::{Problem, quoted};
 
-/// The variable that names the run.
-pub const RUN_VARIABLE: &str = "TLLMPROF_RUN";
-
 /// Launchers' names for a job: what an identifier made of it begins with, and the variables that it is made of, all
 /// of which have to be set.
 pub const JOB_VARIABLES: [(&str, &[&str]); 4] = [

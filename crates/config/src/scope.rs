@@ -47,6 +47,13 @@ impl ScopeRule {
         }
     }
 
+    pub(crate) fn native(self) -> Option<NativeFunctions> {
+        match self {
+            Self::Native(functions) => Some(functions),
+            Self::Python(_) => None,
+        }
+    }
+
     fn parse(text: &str) -> Result<Self, Problem> {
         let text = text.trim();
         match kind(text) {

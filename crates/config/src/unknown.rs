@@ -3,17 +3,8 @@
 use core::fmt;
 
 use crate::nearest;
-use crate::variables::VARIABLES;
+use crate::settings::{other_names, variable_names};
 
-/// Read by the command or by the project's scripts, or set by the library for its children.
-const OTHERS: [&str; 6] = [
-    "TLLMPROF_LIB",
-    "TLLMPROF_NSYS",
-    "TLLMPROF_NCU",
-    "TLLMPROF_ENGINE",
-    "TLLMPROF_NVTX_CHAIN",
-    "TLLMPROF_CACHE",
-];
 /// What the variables of the project's tests begin with.
 const TESTS: &str = "TLLMPROF_TEST_";
 
@@ -26,8 +17,9 @@ impl<'a> Unknown<'a> {
     /// Nothing for a name that something reads, and for one that is not of our kind.
     pub fn of(name: &'a str) -> Option<Self> {
         let is_known = || {
-            VARIABLES.iter().any(|variable| variable.name == name)
-                || OTHERS.contains(&name)
+            variable_names()
+                .chain(other_names())
+                .any(|known| known == name)
                 || name.starts_with(TESTS)
         };
         (name.starts_with("TLLMPROF") && !is_known()).then_some(Self(name))
@@ -38,7 +30,7 @@ impl fmt::Display for Unknown<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(name) = self;
         write!(f, "{name} means nothing")?;
-        match nearest(name, VARIABLES.iter().map(|variable| variable.name)) {
+        match nearest(name, variable_names()) {
             Some(near) => write!(f, "; {near} does"),
             None => Ok(()),
         }
@@ -60,8 +52,8 @@ mod tests {
             of("TLLMPROF_COFFEE_MACHINE").as_deref(),
             Some("TLLMPROF_COFFEE_MACHINE means nothing")
         );
-        for variable in VARIABLES {
-            assert_eq!(of(variable.name), None);
+        for known in variable_names() {
+            assert_eq!(of(known), None);
         }
         // Those of TensorRT-LLM begin so, and are its own.
         for other in [

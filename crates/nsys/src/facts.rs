@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
-use tllmprof_config::{RANK_VARIABLES, Ranked, VARIABLES, masked};
+use tllmprof_config::{RANK_VARIABLES, Ranked, masked, variable_names};
 use tllmprof_record::Info;
 
 use crate::database::Database;
@@ -98,7 +98,7 @@ impl Facts {
         let Some((name, value)) = setting.split_once('=') else {
             return;
         };
-        let is_ours = VARIABLES.iter().any(|variable| variable.name == name);
+        let is_ours = variable_names().any(|known| known == name);
         if is_ours || RANK_VARIABLES.contains(&name) {
             let plain = value
                 .strip_prefix('"')

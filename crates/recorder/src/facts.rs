@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::fs;
 
 use tllmprof_calls::CALLS;
-use tllmprof_config::{Ranked, Settings, VARIABLES, masked};
+use tllmprof_config::{Ranked, Settings, masked, variable_names};
 use tllmprof_platform::lifecycle::{self, OnlyThread};
 use tllmprof_record::{Event, Info, NO_STRING, StringId, What};
 use tllmprof_session::Facts;
@@ -180,9 +180,9 @@ pub fn write(settings: &Settings, facts: &Facts<'_>, host: &[u8]) {
     if let Some(rate) = settings.stacks {
         write_number(Info::StacksRate, rate);
     }
-    for variable in VARIABLES {
-        if let Some(value) = std::env::var_os(variable.name) {
-            let setting = format!("{}={}", variable.name, value.display());
+    for name in variable_names() {
+        if let Some(value) = std::env::var_os(name) {
+            let setting = format!("{name}={}", value.display());
             let setting = match settings.full_args {
                 true => setting,
                 false => masked::text(&setting),

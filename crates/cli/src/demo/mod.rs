@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use tllmprof_config::{VARIABLES, Windows};
+use tllmprof_config::{Windows, variable, variable_names};
 use tllmprof_report::Report;
 
 use crate::failure::usage;
@@ -133,8 +133,8 @@ impl Demo {
         command.args(options).arg("--").arg(&self.engine);
         command.args(["--steps", &self.steps.to_string()]);
         // What is set here is for other programs than the example.
-        for variable in VARIABLES.iter().filter(|v| v.name != "TLLMPROF_LOG") {
-            command.env_remove(variable.name);
+        for name in variable_names().filter(|name| *name != variable::log) {
+            command.env_remove(name);
         }
         Ok(command)
     }

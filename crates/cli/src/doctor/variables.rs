@@ -4,14 +4,14 @@ use std::env;
 use std::path::Path;
 
 use tllmprof_config::error::shown;
-use tllmprof_config::{RANK_VARIABLES, Ranked, Settings, Unknown, VARIABLES};
+use tllmprof_config::{RANK_VARIABLES, Ranked, Settings, Unknown, variable_names};
 
 use super::finding::Section;
 
 pub fn describe(section: &mut Section) {
-    for variable in VARIABLES {
-        if let Some(value) = env::var_os(variable.name) {
-            section.note(format_args!("{}={}", variable.name, shown(&value)));
+    for name in variable_names() {
+        if let Some(value) = env::var_os(name) {
+            section.note(format_args!("{name}={}", shown(&value)));
         }
     }
     match Settings::from_env(|name| env::var_os(name)) {

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use anyhow::Result;
 use tllmprof_config::printable::is_hidden;
+use tllmprof_config::variable;
 
-use super::{TRACE, Variables, text};
+use super::{Variables, text};
 use crate::failure::usage;
 use crate::output::json_string;
 
@@ -22,7 +23,7 @@ fn is_recorded_in(folder: &str, variables: &Variables) -> bool {
     let is_in = |value: &OsStr| Path::new(value).starts_with(folder);
     variables
         .iter()
-        .any(|(name, value)| *name == TRACE && is_in(value))
+        .any(|(name, value)| *name == variable::trace && is_in(value))
 }
 
 /// A strategic-merge patch for whatever has a template of pods.
@@ -235,7 +236,7 @@ mod tests {
 
     #[test]
     fn records_have_a_folder_where_they_go_to_it() {
-        let with = |path: &str| vec![(TRACE, path.into())];
+        let with = |path: &str| vec![(variable::trace, path.into())];
         let unit = |path| shown(systemd(Path::new(LIBRARY), &with(path)));
         assert!(unit("/var/log/tllmprof/%p").contains("LogsDirectory=tllmprof\n"));
         assert!(!unit("/var/log/other/%p").contains("LogsDirectory"));

@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use tllmprof_config::{Level, RUN_VARIABLE, Settings, VARIABLES};
+use tllmprof_config::{Level, Settings, variable, variable_names};
 
 use crate::failure::usage;
-use crate::options::{Given, Options};
+use crate::options::{self, Given, Options};
 use crate::which::{Found, which};
 use crate::{doctor, library, output, runs};
 
@@ -153,21 +153,21 @@ impl Arguments {
             env::var_os(name).is_some_and(|value| !value.is_empty())
                 || given.iter().any(|given| given.variable == name)
         };
-        if !is_given(RUN_VARIABLE, &given) {
+        if !is_given(variable::run, &given) {
             // Launchers do not pass on what names their job.
             let run = settings.run.clone().map_or_else(runs::new_id, Ok)?;
             given.push(Given {
                 option: "--run",
-                variable: RUN_VARIABLE,
+                variable: variable::run,
                 value: run.as_str().into(),
             });
         }
         if let Some(records) = self.records()
-            && !is_given(TRACE, &given)
+            && !is_given(variable::trace, &given)
         {
             given.push(Given {
                 option: "--trace",
-                variable: TRACE,
+                variable: variable::trace,
                 value: format!("{records}/%h-%r-%p.tllmprof").into(),
             });
         }
@@ -184,21 +184,12 @@ impl Arguments {
     }
 }
 
-const TRACE: &str = "TLLMPROF_TRACE";
-
 /// The variables of the options and of this environment, in the order of the table.
 fn variables(given: &[Given]) -> Variables {
-    VARIABLES
-        .iter()
+    variable_names()
         // The rank differs in every process that the launcher starts.
-        .filter(|variable| variable.name != "TLLMPROF_RANK")
-        .filter_map(|variable| {
-            let option = given.iter().find(|given| given.variable == variable.name);
-            let value = option
-                .map(|g| g.value.clone())
-                .or_else(|| env::var_os(variable.name))?;
-            Some((variable.name, value))
-        })
+        .filter(|name| *name != variable::rank)
+        .filter_map(|name| Some((name, options::lookup(given, name)?)))
         .collect()
 }
 
@@ -209,8 +200,9 @@ fn own_preload() -> OsString {
 }
 
 fn set_here() -> Vec<&'static str> {
-    let names = VARIABLES.iter().map(|variable| variable.name);
-    names.filter(|name| env::var_os(name).is_some()).collect()
+    variable_names()
+        .filter(|name| env::var_os(name).is_some())
+        .collect()
 }
 
 /// A value for a format that is text.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::path::{self, Path, PathBuf};
+use std::path::{self, Path};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -13,14 +13,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use tllmprof_attach::{Attached, Hooked, Library, Turn};
 use tllmprof_config::error::{BadValue, shown};
-use tllmprof_config::{Settings, Step};
-use tllmprof_control::{Event, Phase, Request};
+use tllmprof_config::{Settings, Step, variable};
+use tllmprof_control::{Answer, Event, Phase, Request};
 use tllmprof_report::{Report, Time};
 
 use super::capture::{self, Windows};
 use super::sockets::{self, Process};
 use super::{count, each, engine, inside, pid};
 use crate::failure::usage;
+use crate::options::{Given, Options};
 use crate::{doctor, library, manners, output};
 
 /// Rules of iterations that can begin in a process that runs.
@@ -31,12 +32,6 @@ const LISTENING: Duration = Duration::from_secs(5);
 /// How long it may take to answer.
 const ANSWERING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Answers of the library: Python's GIL is held; there is no Python.
-const PYTHON_WAITS: i32 = 5;
-const NO_PYTHON: i32 = 6;
-/// It was detached before the first call of CUDA, and is attached again.
-const AGAIN: i32 = 7;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -57,21 +52,8 @@ pub struct Arguments {
     /// Capture so many iterations of each at once, and print their report
     #[arg(long, value_name = "N", value_parser = count)]
     steps: Option<u64>,
-    /// What an iteration is: auto, a CUDA call, sym:REGEX, or py:MODULE:QUALNAME [default: auto]
-    #[arg(long, value_name = "RULE")]
-    step: Option<String>,
-    /// Record Python's garbage collections
-    #[arg(long)]
-    gc: bool,
-    /// Record waits for Python's GIL and holds of it
-    #[arg(long)]
-    gil: bool,
-    /// Sample the Python stacks of the threads that make steps, inside windows, 200 or HZ times a second (up to 1000)
-    #[arg(long, value_name = "HZ", num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    stacks: Option<String>,
-    /// Write the record here [default: tllmprof-HOST-RANK-PID.tllmprof in the folder of the process]
-    #[arg(long, value_name = "PATH")]
-    trace: Option<PathBuf>,
+    #[command(flatten)]
+    options: Options<true>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -79,7 +61,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let library = library::find()?;
     let all = processes(arguments)?;
     if all.len() > 1
-        && let Some(trace) = &arguments.trace
+        && let Some(trace) = arguments.options.value("--trace")
         && !trace.to_string_lossy().contains("%p")
     {
         return Err(usage(format_args!(
@@ -152,7 +134,8 @@ fn attach_one(pid: u32, arguments: &Arguments, library: &Path, variables: &[Stri
         ),
         None => {
             let mut variables = variables.to_vec();
-            inside::adapt(pid.into(), arguments.trace.as_deref(), &mut variables)?;
+            let trace = arguments.options.value("--trace").map(Path::new);
+            inside::adapt(pid.into(), trace, &mut variables)?;
             attach(number, arguments, library, &variables)
         }
     }
@@ -175,27 +158,29 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
             }
         ),
     ];
-    if let Some(step) = &arguments.step {
-        if step.starts_with("nvtx:") {
+    for Given {
+        option,
+        variable,
+        value,
+    } in arguments.options.typed()
+    {
+        let value = match variable {
+            variable::trace => path::absolute(&value)?.into_os_string(),
+            _ => value,
+        };
+        let Some(value) = value.to_str() else {
+            let value = shown(&value);
             return Err(usage(format_args!(
-                "--step \"{}\": ranges are seen from the start of a process alone (wanted: {STEP})",
-                shown(OsStr::new(step))
+                "{option} \"{value}\": it is not UTF-8 (wanted: plain text)"
+            )));
+        };
+        if variable == variable::step && value.starts_with("nvtx:") {
+            return Err(usage(format_args!(
+                "{option} \"{}\": ranges are seen from the start of a process alone (wanted: {STEP})",
+                shown(OsStr::new(value))
             )));
         }
-        variables.push(format!("TLLMPROF_STEP={step}"));
-    }
-    let on = |is_on: bool, name: &str| is_on.then(|| format!("{name}=1"));
-    variables.extend(on(arguments.gc, "TLLM_PROFILE_RECORD_GC"));
-    variables.extend(on(arguments.gil, "TLLMPROF_GIL"));
-    if let Some(rate) = &arguments.stacks {
-        variables.push(format!("TLLMPROF_STACKS={rate}"));
-    }
-    if let Some(trace) = &arguments.trace {
-        let trace = path::absolute(trace)?;
-        let Some(trace) = trace.to_str() else {
-            return Err(usage("--trace: the path is no text (wanted: UTF-8)"));
-        };
-        variables.push(format!("TLLMPROF_TRACE={trace}"));
+        variables.push(format!("{variable}={value}"));
     }
     let get = |name: &str| -> Option<OsString> {
         let mut all = variables.iter();
@@ -208,61 +193,35 @@ fn variables(arguments: &Arguments) -> Result<Vec<String>> {
     };
     match Settings::from_env(get) {
         Ok(_) => Ok(variables),
-        Err(bad) => Err(usage(in_option(arguments, &bad))),
+        Err(bad) => Err(usage(in_option(&arguments.options, &bad))),
     }
 }
 
 /// What is wrong with a variable, as it is said of the option that was typed for it.
-fn in_option(arguments: &Arguments, bad: &BadValue) -> String {
-    let options = [
-        (
-            "TLLMPROF_STEP",
-            "--step",
-            arguments.step.as_ref().map(OsStr::new),
-        ),
-        (
-            "TLLMPROF_STACKS",
-            "--stacks",
-            arguments.stacks.as_ref().map(OsStr::new),
-        ),
-        (
-            "TLLMPROF_TRACE",
-            "--trace",
-            arguments.trace.as_ref().map(|trace| trace.as_os_str()),
-        ),
-    ];
-    let of = options.into_iter().find(|(name, ..)| *name == bad.name);
-    match of {
-        Some((_, option, Some(typed))) => {
-            let wanted = match bad.wanted == Step::WANTED {
-                true => STEP,
-                false => &bad.wanted,
-            };
-            let problem = &bad.problem;
-            format!(
-                "{option} \"{}\": {problem} (wanted: {wanted})",
-                shown(typed)
-            )
-        }
-        _ => bad.to_string(),
-    }
+fn in_option(options: &Options<true>, bad: &BadValue) -> String {
+    let Some(given) = options.typed().find(|given| given.variable == bad.name) else {
+        return bad.to_string();
+    };
+    let wanted = match bad.wanted == Step::WANTED {
+        true => STEP,
+        false => &bad.wanted,
+    };
+    let (option, typed, problem) = (given.option, shown(&given.value), &bad.problem);
+    format!("{option} \"{typed}\": {problem} (wanted: {wanted})")
 }
 
 /// The first of the options that take a CPython in the process.
-fn asks_python(arguments: &Arguments) -> Option<&'static str> {
-    let step = arguments.step.as_deref().unwrap_or_default();
-    [
-        ("--step py:", step.starts_with("py:")),
-        ("--gc", arguments.gc),
-        ("--gil", arguments.gil),
-        ("--stacks", arguments.stacks.is_some()),
-    ]
-    .into_iter()
-    .find_map(|(option, is_given)| is_given.then_some(option))
+fn asks_python(options: &Options<true>) -> Option<&'static str> {
+    let step = options.value("--step").map(OsStr::as_encoded_bytes);
+    if step.is_some_and(|step| step.starts_with(b"py:")) {
+        return Some("--step py:");
+    }
+    let of_python = ["--gc", "--gil", "--stacks"];
+    of_python.into_iter().find(|option| options.has(option))
 }
 
 /// Has a thread of the process give these to the library: what that answered, and the thread that was stopped for it.
-pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(i32, String)> {
+pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(Answer, String)> {
     let wanted = Library {
         path: library,
         glibc: doctor::required_glibc(library),
@@ -279,7 +238,7 @@ pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(i
     let stopped = Time(u64::try_from(stopped.as_nanos()).unwrap_or(u64::MAX));
     let s = if tries == 1 { "" } else { "s" };
     Ok((
-        answer,
+        Answer::of(answer),
         format!("{tries} thread{s} stopped, for {stopped} at most"),
     ))
 }
@@ -287,37 +246,35 @@ pub(super) fn enter(pid: i32, library: &Path, variables: &[String]) -> Result<(i
 fn attach(pid: i32, arguments: &Arguments, library: &Path, variables: &[String]) -> Result<()> {
     let (answer, stopped) = enter(pid, library, variables)?;
     match answer {
-        0 | 3 | PYTHON_WAITS | NO_PYTHON | AGAIN => {}
-        1 => bail!(
+        Answer::Done | Answer::PythonWaits | Answer::NoPython => {
+            output::say(format_args!("{pid}: attached; {stopped}"));
+        }
+        Answer::DoneBefore => {}
+        Answer::AttachedAgain => output::say(format_args!("{pid}: attached again; {stopped}")),
+        Answer::Preloaded => bail!(
             "{pid}: the library was preloaded when it started: restart it with TLLMPROF_CONTROL=1"
         ),
-        2 => bail!(
+        Answer::BadVariable => bail!(
             "{pid}: the library does not know these variables: it is of another version than this command"
         ),
-        _ => bail!(
+        Answer::Failed => bail!(
             "{pid}: the library could not start; its log is the standard error of the process"
         ),
     }
-    match answer {
-        3 => {}
-        AGAIN => output::say(format_args!("{pid}: attached again; {stopped}")),
-        _ => output::say(format_args!("{pid}: attached; {stopped}")),
-    }
-    match (answer, asks_python(arguments)) {
-        (PYTHON_WAITS, _) => output::say(format_args!(
+    let options = &arguments.options;
+    match (answer, asks_python(options), options.first()) {
+        (Answer::PythonWaits, ..) => output::say(format_args!(
             "{pid}: a thread holds Python's GIL for long; Python's functions and events are seen once it lets go"
         )),
-        (NO_PYTHON, Some(option)) => output::say(format_args!(
+        (Answer::NoPython, Some(option), _) => output::say(format_args!(
             "{pid}: {option}: nothing is recorded for it: no CPython from 3.8 on with a GIL was found in the process"
         )),
-        (AGAIN, _) => {
-            if let Some(option) = first_of_all(arguments) {
-                output::say(format_args!("{pid}: {option}: {KEEPS}"));
-            }
+        (Answer::AttachedAgain, _, Some(option)) => {
+            output::say(format_args!("{pid}: {option}: {KEEPS}"));
         }
         _ => {}
     }
-    if hook_driver(pid, library) == 0 && answer == 3 {
+    if hook_driver(pid, library) == 0 && answer == Answer::DoneBefore {
         bail!(
             "{pid}: the library is attached already, and none of its CUDA calls has been seen yet (docs/attach.md says \
              which are)"
@@ -367,24 +324,10 @@ fn hook_driver(pid: i32, library: &Path) -> u32 {
 
 const KEEPS: &str = "the library keeps what it was first attached with (wanted: only --steps)";
 
-/// The first of the options that the library is given when it is first attached.
-fn first_of_all(arguments: &Arguments) -> Option<&'static str> {
-    let given = [
-        ("--step", arguments.step.is_some()),
-        ("--trace", arguments.trace.is_some()),
-        ("--gc", arguments.gc),
-        ("--gil", arguments.gil),
-        ("--stacks", arguments.stacks.is_some()),
-    ];
-    given
-        .into_iter()
-        .find_map(|(option, is_given)| is_given.then_some(option))
-}
-
 /// Where the library is loaded already.
 fn attach_again(mut process: Process, arguments: &Arguments, library: &Path) -> Result<()> {
     let pid = process.status.pid;
-    if let Some(option) = first_of_all(arguments) {
+    if let Some(option) = arguments.options.first() {
         return Err(usage(format_args!("{pid}: {option}: {KEEPS}")));
     }
     process.connection.wait_for(Some(ANSWERING))?;

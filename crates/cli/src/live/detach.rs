@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use tllmprof_attach::Turn;
-use tllmprof_control::{Event, Phase, Request};
+use tllmprof_control::{Answer, Event, Phase, Request};
 
 use super::sockets::{self, Process};
 use super::{attach, beyond, each, engine, missing, pid, stop};
@@ -102,11 +102,13 @@ fn detach_unused(pid: u64) -> Result<()> {
     };
     let (answer, stopped) = attach::enter(number, &library::find()?, &["detach".to_owned()])?;
     match answer {
-        0 => output::say(format_args!(
+        Answer::Done => output::say(format_args!(
             "{pid}: detached; the library stays loaded and idle; {stopped}"
         )),
-        1 => bail!("{pid}: the library was preloaded when it started, and not attached"),
-        3 => bail!("{pid}: the library is detached already"),
+        Answer::Preloaded => {
+            bail!("{pid}: the library was preloaded when it started, and not attached")
+        }
+        Answer::DoneBefore => bail!("{pid}: the library is detached already"),
         _ => bail!(
             "{pid}: it cannot be detached now: a window is open, or a thread holds Python's GIL for long: try again"
         ),

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use super::*;
 use crate::run::JOB_VARIABLES;
-use crate::variables::VARIABLES;
+use crate::setting::Value;
 
 fn from(set: &[(&str, &str)]) -> Result<Settings, BadValue> {
     Settings::from_env(|name| {
@@ -298,10 +298,93 @@ fn the_table_lists_exactly_what_is_read() {
         None
     })
     .unwrap();
-    let listed: BTreeSet<_> = VARIABLES.iter().map(|v| v.name.to_owned()).collect();
+    let listed: BTreeSet<_> = variable_names().map(str::to_owned).collect();
     assert_eq!(read.into_inner(), listed);
-    assert_eq!(listed.len(), VARIABLES.len(), "a name is listed twice");
-    assert!(VARIABLES.iter().all(|v| !v.meaning.is_empty()));
+    let all = || variable_names().chain(other_names());
+    assert_eq!(all().count(), all().collect::<BTreeSet<_>>().len());
+}
+
+/// What some rows need beside them.
+const BESIDE: [(&str, &str); 2] = [
+    (variable::condition, "tokens>1"),
+    (variable::when, "wait > 1s"),
+];
+
+/// The settings where a variable has this value, or none, but for whether it was given at all.
+fn with(name: &str, value: Option<&str>) -> Result<String, BadValue> {
+    let beside = BESIDE.into_iter().filter(|(beside, _)| *beside != name);
+    let set: Vec<_> = beside.chain(value.map(|value| (name, value))).collect();
+    let mut settings = from(&set)?;
+    (settings.windows_from, settings.warmup_given) = (None, false);
+    // What they are of use for is in `when`.
+    (settings.when_at_most, settings.when_steps) = (None, None);
+    Ok(format!("{settings:?}"))
+}
+
+#[test]
+fn each_default_is_accepted_and_changes_nothing() {
+    let rows = SETTINGS.iter().filter(|row| row.reader == Reader::Library);
+    for (row, name) in rows.flat_map(|row| row.variables.iter().map(move |name| (row, name))) {
+        if !row.default.is_empty() {
+            assert_eq!(with(name, Some(row.default)), with(name, None), "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_example_is_accepted_and_is_another_setting() {
+    for row in SETTINGS.iter().filter(|row| row.reader == Reader::Library) {
+        for name in row.variables {
+            let example = with(name, Some(row.example)).unwrap();
+            assert_ne!(example, with(name, None).unwrap(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_row_says_what_it_is_for_and_in_the_same_form() {
+    for row in SETTINGS {
+        let text = row.text();
+        assert!(
+            !row.help.is_empty() && text.starts_with(char::is_uppercase),
+            "{row:?}"
+        );
+        for part in [
+            row.help,
+            row.more,
+            row.off,
+            row.default,
+            row.otherwise,
+            row.without,
+        ] {
+            assert!(
+                part == part.trim() && !part.ends_with('.') && !part.contains("  "),
+                "{part:?}"
+            );
+        }
+        assert!(
+            !row.variables.is_empty() || !row.option.is_empty(),
+            "{row:?}"
+        );
+        // An option that switches off what is on says so.
+        let is_off = row.value == Value::Flag && row.default == "1";
+        assert_eq!(
+            (is_off, is_off),
+            (
+                !row.off.is_empty(),
+                row.option.starts_with("--no-") && row.variable().is_some()
+            ),
+            "{row:?}"
+        );
+    }
+    let options = SETTINGS
+        .iter()
+        .map(|row| row.option)
+        .filter(|option| !option.is_empty());
+    assert_eq!(
+        options.clone().count(),
+        options.collect::<BTreeSet<_>>().len()
+    );
 }
 
 #[test]
@@ -379,14 +462,14 @@ fn no_value_panics_and_no_message_breaks_the_line() {
     let (mut good, mut bad) = (0, 0);
     for _ in 0..3000 {
         let value = OsString::from_vec(any_value(&mut seed));
-        for variable in VARIABLES {
-            let result = Settings::from_env(|n| (n == variable.name).then(|| value.clone()));
+        for name in variable_names() {
+            let result = Settings::from_env(|n| (n == name).then(|| value.clone()));
             match result {
                 Ok(_) => good += 1,
                 Err(error) => {
                     bad += 1;
                     let line = error.to_string();
-                    assert_eq!(error.name, variable.name);
+                    assert_eq!(error.name, name);
                     assert!(!line.contains(|c: char| c.is_control()), "{line:?}");
                     assert!(line.chars().count() < 3000, "{line:?}");
                 }
