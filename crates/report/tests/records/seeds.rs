@@ -1,6 +1,6 @@
 //! Records that the library wrote before, as the fuzzer keeps them: what reads them must not forget.
 
-#[path = "../../../fuzzed/src/packed.rs"]
+#[path = "../../../../tests/fuzzed/src/packed.rs"]
 mod packed;
 
 use crate::common::process;

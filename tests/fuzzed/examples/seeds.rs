@@ -12,9 +12,9 @@ use tllmprof_record::{
     What,
 };
 
-#[path = "../../nsys/tests/common/mod.rs"]
+#[path = "../../../crates/nsys/tests/common/mod.rs"]
 mod export;
-#[path = "../../report/tests/common/server.rs"]
+#[path = "../../../crates/report/tests/common/server.rs"]
 mod server;
 
 use export::{Export, Schema};

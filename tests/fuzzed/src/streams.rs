@@ -1,6 +1,6 @@
 //! Recorded streams of calls.
 
-#[path = "../../cli/src/streams/replay.rs"]
+#[path = "../../../crates/cli/src/streams/replay.rs"]
 mod replay;
 
 /// Whatever a stream says, it is refused or replayed.
