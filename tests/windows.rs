@@ -2,6 +2,8 @@
 //! window and stops after its last, whatever makes an iteration and however the process ends.
 
 mod common;
+#[path = "windows/demo.rs"]
+mod demo;
 #[path = "windows/said.rs"]
 mod said;
 #[path = "windows/steady.rs"]

@@ -1,8 +1,5 @@
 //! `tllmprof demo`: the main job, on the bundled example.
 
-mod call_log;
-mod kernels;
-
 use std::env;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -17,19 +14,16 @@ use crate::failure::usage;
 use crate::profiler::NSYS;
 use crate::supervised::{self, Held};
 use crate::{library, manners, output, processes};
-use call_log::CallLog;
 
 /// What the example's device is called where there is no GPU.
 const STAND_IN: &str = "stand-in for CUDA";
 /// How long a wait takes on it, in microseconds: its work takes no time.
 const STAND_IN_WAIT: &str = "1000";
-/// Kernels in the graph that the example launches once an iteration.
-const KERNELS_IN_GRAPH: u64 = 4;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-It runs on the GPU if there is one, under nsys if that is found, and else on a stand-in for CUDA
-that writes down what it is asked to do. It ends with what the built-in record of the window shows.
+It runs on the GPU if there is one, else on a stand-in for CUDA, and ends with what the built-in record
+of the window shows.
 Exit status: 0 if exactly the window was captured.")]
 pub struct Arguments {
     /// Iterations of the example
@@ -90,19 +84,18 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 impl Demo {
     fn run(&self) -> Result<()> {
-        let device = self.device();
-        let nsys = NSYS.find()?;
         let scratch = Scratch::new()?;
-        match (device, nsys) {
-            (Some(device), _) if device == STAND_IN => self.on_the_stand_in(&scratch, None),
-            (Some(device), Some(_)) => {
-                self.under_nsys(&scratch, &device)?;
-                self.on_the_gpu(&scratch, &format!("on {device}, with the built-in record"))
+        match self.device() {
+            Some(device) if device == STAND_IN => self.on_the_stand_in(&scratch, None),
+            Some(device) => {
+                self.record(&scratch, |_| {}, &format!("on {device}"), "")?;
+                if NSYS.find()?.is_none() {
+                    return Ok(());
+                }
+                output::print(b"\nThe same under nsys, which captures the same window:\n\n")?;
+                show(&self.command(&["--nsys"])?, &format!("on {device}"))
             }
-            (Some(device), None) => {
-                self.on_the_gpu(&scratch, &format!("on {device}; nsys was not found"))
-            }
-            (None, _) => self.on_the_stand_in(&scratch, Some(find_stand_in(&self.engine)?)),
+            None => self.on_the_stand_in(&scratch, Some(find_stand_in(&self.engine)?)),
         }
     }
 
@@ -139,95 +132,53 @@ impl Demo {
         Ok(command)
     }
 
-    /// The command line that leaves a record there.
-    fn recorded(&self, record: &Path) -> Result<Command> {
-        self.command(&["--no-summary", "--trace", &record.display().to_string()])
-    }
-
     /// On the stand-in in that folder, or on the one that is found anyway.
     fn on_the_stand_in(&self, scratch: &Scratch, folder: Option<PathBuf>) -> Result<()> {
-        let (log, record) = (scratch.path("calls"), scratch.path("demo.tllmprof"));
-        let mut command = self.recorded(&record)?;
-        command
-            .env("STANDIN_LOG", &log)
-            .env("STANDIN_WAIT_US", STAND_IN_WAIT);
-        if let Some(folder) = folder {
+        let paths = folder.map(|folder| {
             let rest = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-            let paths = [folder].into_iter().chain(env::split_paths(&rest));
-            command.env("LD_LIBRARY_PATH", env::join_paths(paths)?);
-        }
-        show(&command, "on a stand-in for CUDA, as there is no GPU here")?;
-        scratch.run(&mut command)?;
-
-        let text = fs::read_to_string(&log).context("the stand-in for CUDA wrote no log")?;
-        let log = CallLog::parse(&text);
-        output::text(&format!("\nWhat the stand-in was asked to do:\n{log}"))?;
-        let wrong = log.differences(&self.windows, self.steps);
-        ensure!(
-            wrong.is_empty(),
-            "not exactly the window: {}",
-            wrong.join("; ")
-        );
+            env::join_paths([folder].into_iter().chain(env::split_paths(&rest)))
+        });
+        let paths = paths.transpose()?;
+        let set = |command: &mut Command| {
+            command.env("STANDIN_WAIT_US", STAND_IN_WAIT);
+            command.envs(paths.map(|paths| ("LD_LIBRARY_PATH", paths)));
+        };
         let times =
             " (times of the stand-in, not of a GPU: nothing is computed, each wait takes 1 ms)";
-        self.show_record(&record, times)
+        self.record(
+            scratch,
+            set,
+            "on a stand-in for CUDA, as there is no GPU here",
+            times,
+        )
     }
 
-    fn under_nsys(&self, scratch: &Scratch, device: &str) -> Result<()> {
-        let [window] = self.windows.as_slice() else {
-            return Err(usage(format_args!(
-                "--window=\"{}\": nsys needs 90 ms between windows, and the example is faster \
-                 (wanted: one window)",
-                self.window
-            )));
-        };
-        let report = scratch.path("demo");
-        // Kernels one by one, where nsys would take each graph as a whole.
-        let arguments = format!(
-            "--nsys=--trace=cuda,nvtx --cuda-graph-trace=node --output={}",
-            shell_words::quote(&report.display().to_string())
-        );
-        let mut command = self.command(&[&arguments])?;
-        show(&command, &format!("on {device}"))?;
-        scratch.run(&mut command)?;
-
-        let kernels = kernels::count(&NSYS.required()?, &report.with_extension("nsys-rep"))?;
-        let last = window.last.unwrap_or(u64::MAX).min(self.steps - 1);
-        let wanted = (last - window.first + 1) * KERNELS_IN_GRAPH;
-        let line = format!(
-            "\nnsys stats counts {kernels} kernels; the window's iterations have {wanted}, all {} \
-             have {}\n",
-            self.steps,
-            self.steps * KERNELS_IN_GRAPH
-        );
-        output::print(line.as_bytes())?;
-        ensure!(kernels == wanted, "not exactly the window");
-        Ok(output::print(b"\n")?)
-    }
-
-    fn on_the_gpu(&self, scratch: &Scratch, comment: &str) -> Result<()> {
+    /// Runs the example, and ends with what the record of the windows shows.
+    fn record(
+        &self,
+        scratch: &Scratch,
+        set: impl FnOnce(&mut Command),
+        place: &str,
+        times: &str,
+    ) -> Result<()> {
         let record = scratch.path("demo.tllmprof");
-        let mut command = self.recorded(&record)?;
-        show(&command, comment)?;
+        let mut command =
+            self.command(&["--no-summary", "--trace", &record.display().to_string()])?;
+        set(&mut command);
+        show(&command, place)?;
         scratch.run(&mut command)?;
-        self.show_record(&record, "")
-    }
 
-    /// Ends with what the record of the windows shows, if it is of nothing else.
-    fn show_record(&self, record: &Path, comment: &str) -> Result<()> {
-        let process = processes::read(record).context("the record of the window")?;
+        let process = processes::read(&record).context("the record of the window")?;
         let found = process.windows.iter().flat_map(|window| &window.iterations);
         let found: Vec<_> = found.map(|iteration| iteration.n).collect();
-        let wanted: Vec<_> = (0..self.steps)
-            .filter(|n| self.windows.contains(*n))
-            .collect();
+        let wanted = (0..self.steps).filter(|n| self.windows.contains(*n));
         ensure!(
-            found == wanted,
+            wanted.eq(found.iter().copied()),
             "not exactly the window: iterations {found:?} are in the record"
         );
         let text = format!(
             "\nCaptured: iterations {} of {}, exactly the window.\n\nWhat the built-in record of them \
-             shows{comment}:\n\n{}",
+             shows{times}:\n\n{}",
             self.windows,
             self.steps,
             Report::new(vec![process]).styled(manners::stdout())
