@@ -398,7 +398,7 @@ fn reserve(file: &fs::File, offset: u64, bytes: usize) -> io::Result<()> {
 
 /// For file systems that reserve nothing.
 fn write_zeros(file: &fs::File, mut offset: u64, bytes: usize) -> io::Result<()> {
-    static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+    static ZEROS: [u8; 1 << 12] = [0; 1 << 12];
     let end = offset + bytes as u64;
     while offset < end {
         let length = ZEROS.len().min((end - offset) as usize);

@@ -405,7 +405,7 @@ pub fn after_wait(target: Target, since: u64, until: u64) {
                 let what = What::GpuSpan {
                     device,
                     stream: stream.number(),
-                    iteration: open.iteration,
+                    iteration: open.iteration(),
                 };
                 let ns = between_ns(open.since, until) as u64;
                 let mut event = Event::new(open.since, ns, what);

@@ -146,7 +146,7 @@ pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, w
         why,
         launches: stream.launches(),
         covered: open.covered,
-        iteration: open.iteration,
+        iteration: open.iteration(),
         latest: LATEST.load(Ordering::Relaxed),
         is_legacy: stream.is_legacy(),
     };
@@ -170,7 +170,7 @@ pub fn end_locked(driver: Driver, stream: &Stream, open: &mut Guard<'_, Open>, w
             pair: open.pair,
             stream: stream.number(),
             cut,
-            iteration: open.iteration,
+            iteration: open.iteration(),
             since: open.since,
         };
         pool.add(driver, span);

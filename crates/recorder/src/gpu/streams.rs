@@ -122,7 +122,8 @@ struct Counted {
 pub struct Open {
     pub pair: Index,
     pub events: Pair,
-    pub iteration: u64,
+    /// One more than its iteration; 0: it had none. As all of a stream it begins as zeros, which are not in the file.
+    begun: u64,
     /// When its first event had been given to the stream, in ticks.
     pub since: u64,
     /// Launches that its last event comes behind.
@@ -175,7 +176,7 @@ impl Stream {
             span: Lock::new(Open {
                 pair: 0,
                 events: Pair { start: 0, end: 0 },
-                iteration: u64::MAX,
+                begun: 0,
                 since: 0,
                 covered: 0,
                 by_clock: false,
@@ -320,7 +321,7 @@ impl Stream {
         open.waited &= !(1 << place);
         open.by_clock = events.is_none();
         (open.pair, open.events) = events.unwrap_or_default();
-        (open.iteration, open.since, open.covered) = (iteration, since, 0);
+        (open.begun, open.since, open.covered) = (iteration + 1, since, 0);
         let Counted {
             launches,
             turns,
@@ -357,8 +358,13 @@ impl Stream {
 }
 
 impl Open {
+    /// The iteration of the span.
+    pub const fn iteration(&self) -> u64 {
+        self.begun.wrapping_sub(1)
+    }
+
     fn next_place(&self, iteration: u64) -> usize {
-        if self.iteration == iteration {
+        if self.begun == iteration + 1 {
             (self.place + 1).min(REMEMBERED - 1)
         } else {
             0
@@ -414,7 +420,7 @@ pub fn insert(key: Key, context: usize) -> Option<&'static Stream> {
         return None;
     }
     stream.name.store(0, Ordering::Release);
-    open.iteration = u64::MAX;
+    open.begun = 0;
     open.counts = [0; REMEMBERED];
     (open.place, open.waited, open.before) = (0, 0, 0);
     stream.is_shared.store(false, Ordering::Relaxed);
