@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use tllmprof_config::{RUN_VARIABLE, RunId};
+use tllmprof_config::{RunId, variable};
 
 /// What the kernel calls processes of this command.
 const COMMAND: &str = "tllmprof";
@@ -19,7 +19,7 @@ pub struct Left {
 /// The processes that inherited the run's identifier from the program. Those under another `tllmprof run` are of
 /// that one, as all tasks of a job are one run. Processes that this user may not look at are left out.
 pub fn find(run: &RunId) -> Vec<Left> {
-    let variable = format!("{RUN_VARIABLE}={run}");
+    let variable = format!("{}={run}", variable::run);
     let is_of_run = |number: &u32| {
         let variables = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
         let mut entries = variables.split(|byte| *byte == 0);
