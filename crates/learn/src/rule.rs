@@ -31,8 +31,8 @@ pub struct Rule {
     pub(crate) waits: u32,
     pub(crate) periods: u32,
     pub(crate) agreeing: u32,
-    /// Occurrences in an iteration; more than one where an iteration has equal parts.
-    pub(crate) parts: u32,
+    /// Occurrences in an iteration besides the one that ends it; 0 but where an iteration has equal parts.
+    pub(crate) more_parts: u32,
     /// The thread's last calls before the site, the latest first.
     pub(crate) context: [u64; DEPTH],
 }
@@ -52,7 +52,7 @@ impl Rule {
         waits: 0,
         periods: 0,
         agreeing: 0,
-        parts: 1,
+        more_parts: 0,
         context: [0; DEPTH],
     };
 
@@ -61,6 +61,11 @@ impl Rule {
         Some(call) == self.call
             && helper == self.helper
             && keys.get(self.level as usize) == Some(&self.key)
+    }
+
+    /// Occurrences of the site in an iteration.
+    pub(crate) const fn parts(&self) -> u32 {
+        self.more_parts + 1
     }
 
     /// The thread whose launches are followed; where they are several, the one of them that
@@ -109,8 +114,8 @@ impl Rule {
                 }
             }
         }
-        if self.parts > 1 {
-            write!(out, ", {} in each", self.parts)?;
+        if self.more_parts > 0 {
+            write!(out, ", {} in each", self.parts())?;
         }
         let (whole, tenth) = (self.waits / 10, self.waits % 10);
         let (agreeing, periods) = (self.agreeing, self.periods);

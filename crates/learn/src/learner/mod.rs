@@ -389,7 +389,7 @@ impl Learner {
         self.waits = 0;
         self.entries_since = 0;
         self.part += 1;
-        let ends = self.part >= self.rule.parts;
+        let ends = self.part >= self.rule.parts();
         if ends {
             self.part = 0;
             self.closed += 1;

@@ -105,7 +105,7 @@ impl Learner {
             let (within, _) = choose::occurrences(self.history.since(self.uncounted), &self.rule);
             self.before = self
                 .closed
-                .saturating_sub(u64::from(within / self.rule.parts));
+                .saturating_sub(u64::from(within / self.rule.parts()));
         }
     }
 
@@ -213,11 +213,11 @@ impl Learner {
         let Parts::Of { each, since } = parts else {
             return;
         };
-        if self.rule.parts == 1 {
+        if self.rule.more_parts == 0 {
             self.closed /= u64::from(each);
             self.before /= u64::from(each);
         }
-        self.rule.parts = each;
+        self.rule.more_parts = each.saturating_sub(1);
         self.part = since;
     }
 
