@@ -17,3 +17,4 @@ mod routing;
 mod seeds;
 mod slow;
 mod stacks;
+mod stored;
