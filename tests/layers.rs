@@ -114,7 +114,7 @@ impl Ran {
     /// Kernels by the program's name for their scope, as a name of modules has it.
     fn launched(&self) -> BTreeMap<&str, u64> {
         let process = self.process.as_ref().expect("a record");
-        let kernels = process.kernels.iter();
+        let kernels = process.kernels.totals.iter();
         kernels
             .map(|kernel| (kernel.name.as_str(), kernel.count))
             .collect()
@@ -331,7 +331,7 @@ fn without_the_variable_nothing_is_followed() {
     assert!(process.layers.is_none());
     assert_eq!(
         process
-            .kernels
+            .kernels.totals
             .iter()
             .map(|kernel| kernel.count)
             .sum::<u64>(),

@@ -139,9 +139,9 @@ fn the_exports_have_iterations_and_all_that_is_read_of_them() {
         let iterations = process.sum.as_ref().map(|sum| sum.iterations);
         assert_eq!(iterations, Some(3), "{}", path.display());
         assert!(process.outside.iterations > 0 && ranges >= 2);
-        assert!(!process.gc.is_empty() && !process.kernels.is_empty());
+        assert!(!process.gc.is_empty() && !process.kernels.totals.is_empty());
         if path.ends_with("full") {
-            assert!(!process.calls.is_empty() && !process.copies.is_empty());
+            assert!(!process.calls.is_empty() && !process.kernels.copies.is_empty());
             assert_eq!((&process.facts.host[..], process.facts.rank), ("gpu7", 3));
         }
     }

@@ -156,13 +156,19 @@ impl ProcessFigures {
             ranges: all(&process.ranges),
             kernels: process
                 .kernels
+                .totals
                 .iter()
                 .map(|kernel| KernelFigures {
-                    share: (kernel.total > 0).then(|| process.kernel_share(kernel)),
+                    share: (kernel.total > 0).then(|| process.kernels.share(kernel)),
                     mean_ns: (kernel.total > 0).then(|| kernel.mean()),
                 })
                 .collect(),
-            copies: process.copies.iter().map(|copy| copy.rate()).collect(),
+            copies: process
+                .kernels
+                .copies
+                .iter()
+                .map(|copy| copy.rate())
+                .collect(),
             routing: RoutingFigures::of(&process.experts, gpus),
         }
     }

@@ -1,4 +1,4 @@
-// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src/json`:
+// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src`:
 // BLESS=1 cargo test -p tllmprof-page --test contract
 
 /** What a page shows, but for iterations and events. */
@@ -159,6 +159,8 @@ export interface Process {
     copies: Copy[];
     /** The iterations in which kernels were recorded; `null`: there are none. */
     kernel_window: KernelWindow | null;
+    /** Equal blocks of those kernels; `null`: there are none. */
+    blocks: GpuBlocks | null;
     /** The same kernels by layer, where that was followed (`--layers`); the longest in all first. */
     layers: GpuLayer[];
     /** Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first. */
@@ -167,8 +169,6 @@ export interface Process {
     layer_tree: GpuLayerPattern[];
     /** Kernels whose layer is not known, by reason. */
     layers_unknown: UnknownGpuLayer[];
-    /** Equal blocks of those kernels; `null`: there are none. */
-    blocks: GpuBlocks | null;
     /** What it does together with other ranks, by the kernels that were recorded. */
     collectives: Collective[];
     /** GPU metrics inside windows, by device and metric. */
@@ -548,6 +548,28 @@ export interface KernelWindow {
     samples: KernelSamples | null;
 }
 
+/** Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are. */
+export interface GpuBlocks {
+    /** How long each block took in these iterations, in their order. Unit: ns. */
+    block_ns: number[];
+    /** How long one takes in one iteration, in the mean. Unit: ns. */
+    mean_ns: number;
+    /** What part of the time of these iterations' kernels the blocks are. Unit: part of 1. */
+    share: number;
+    /** A block's kernels, in their order. */
+    kernels: GpuBlockKernel[];
+    /** How many kernels of one more block are equal to these, if at least half of them; `null`: there is none. Unit: kernels. */
+    partly: number | null;
+    /** What comes before the blocks. */
+    before: GpuOutsideBlocks;
+    /** What comes behind them. */
+    behind: GpuOutsideBlocks;
+    /** The iterations that this is of. Unit: iterations. */
+    iterations: number;
+    /** The iterations in which kernels were recorded. Unit: iterations. */
+    of: number;
+}
+
 /** The kernels that were launched in one scope: what torch modules, NVTX ranges and marked functions were open. */
 export interface GpuLayer {
     /** Such as `model.layers.3.self_attn/attention`; empty: nothing was open. */
@@ -594,28 +616,6 @@ export interface UnknownGpuLayer {
     gpu_ns: number;
     /** What part of the time of all kernels that is. Unit: part of 1. */
     share: number;
-}
-
-/** Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are. */
-export interface GpuBlocks {
-    /** How long each block took in these iterations, in their order. Unit: ns. */
-    block_ns: number[];
-    /** How long one takes in one iteration, in the mean. Unit: ns. */
-    mean_ns: number;
-    /** What part of the time of these iterations' kernels the blocks are. Unit: part of 1. */
-    share: number;
-    /** A block's kernels, in their order. */
-    kernels: GpuBlockKernel[];
-    /** How many kernels of one more block are equal to these, if at least half of them; `null`: there is none. Unit: kernels. */
-    partly: number | null;
-    /** What comes before the blocks. */
-    before: GpuOutsideBlocks;
-    /** What comes behind them. */
-    behind: GpuOutsideBlocks;
-    /** The iterations that this is of. Unit: iterations. */
-    iterations: number;
-    /** The iterations in which kernels were recorded. Unit: iterations. */
-    of: number;
 }
 
 /** The collectives of one operation of one library, by the kernels of the record. */

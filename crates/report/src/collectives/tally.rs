@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use tllmprof_record::{Clock, Event, StringId, Strings, What};
 
 use super::names;
-use crate::first::RawIteration;
-use crate::kernel_name::{full, path};
-use crate::spans::Span;
+use crate::events::kernel_name::{full, path};
+use crate::events::raw::RawIteration;
+use crate::events::spans::Span;
 
 /// How many collectives are kept of all records that are read together.
 const MANY: usize = 8 << 20;

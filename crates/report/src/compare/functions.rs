@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::bootstrap::Change;
 use crate::ledger::LedgerKind;
+use crate::numbers::bootstrap::Change;
+use crate::numbers::parts::PartChange;
 use crate::process::Process;
 
 /// How many functions are shown, those that differ most first.
@@ -15,17 +16,6 @@ const NEW: f64 = 10.0;
 /// How many standard deviations make an interval of 95 %.
 const SURE: f64 = 1.96;
 
-/// A row of both ledgers that samples divided.
-#[derive(Debug)]
-pub struct FunctionChange {
-    pub name: String,
-    /// What it takes in an iteration, in nanoseconds; 0 where there is none of it.
-    pub base: f64,
-    pub other: f64,
-    /// `None` where one of the runs has none of it.
-    pub change: Option<Change>,
-}
-
 /// What a row takes in an iteration, and how many samples say so.
 #[derive(Clone, Copy, Default)]
 struct Row {
@@ -34,7 +24,7 @@ struct Row {
 }
 
 /// The functions that differ by more than chance, those first that differ most; none where a run tells none apart.
-pub fn changes(processes: [&Process; 2]) -> Vec<FunctionChange> {
+pub fn changes(processes: [&Process; 2]) -> Vec<PartChange> {
     let is_told = |process: &&Process| process.stacks.counts.enough();
     if !processes.iter().all(is_told) {
         return Vec::new();
@@ -47,7 +37,8 @@ pub fn changes(processes: [&Process; 2]) -> Vec<FunctionChange> {
     }
     let all = by_name.into_iter().filter_map(|(name, [base, other])| {
         let change = change(base, other)?;
-        Some(FunctionChange {
+        Some(PartChange {
+            label: name.clone(),
             name,
             base: base.ns,
             other: other.ns,
@@ -55,7 +46,7 @@ pub fn changes(processes: [&Process; 2]) -> Vec<FunctionChange> {
         })
     });
     let mut all: Vec<_> = all.collect();
-    let differs = |one: &FunctionChange| (one.other - one.base).abs();
+    let differs = |one: &PartChange| (one.other - one.base).abs();
     all.sort_by(|a, b| differs(b).total_cmp(&differs(a)));
     all.truncate(FUNCTIONS);
     all

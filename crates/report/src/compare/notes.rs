@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::pace::Which;
 use super::{Ranks, Side};
-use crate::state::State;
-use crate::text::lines::short;
+use crate::print::lines::short;
+use crate::process::state::State;
 
 /// Where two runs are not alike, but for their batches and GPU times.
 pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<String> {
@@ -32,7 +32,7 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
     let have_kernels = runs
         .iter()
         .flat_map(BTreeMap::values)
-        .any(|process| process.kernel_window.is_some());
+        .any(|process| process.kernels.window.is_some());
     match which {
         Which::WithoutKernels if have_kernels => {
             notes.push("iterations in which kernels were taken are left out".to_owned());

@@ -3,16 +3,18 @@
 //! A kernel of a graph has the scope of its node, which was captured; one by itself has the scope of its call, where that is
 //! known. What is not known has a reason.
 
+pub mod compare;
 mod gaps;
 mod names;
 mod raw;
 mod scopes;
 mod tally;
+pub mod text;
 
 use tllmprof_record::GraphState;
 
 pub use names::Pattern;
-pub(crate) use names::{parent, starred};
+use names::{parent, starred};
 pub use raw::RawLayers;
 pub use scopes::Scopes;
 pub use tally::LayerTally;

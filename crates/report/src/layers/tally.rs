@@ -9,8 +9,8 @@ use super::names;
 use super::raw::RawLayers;
 use super::scopes::Scopes;
 use super::{Layer, Layers, TREE, Unknown, Why};
-use crate::launches::Launches;
-use crate::spans::{Span, Spans};
+use crate::events::launches::Launches;
+use crate::events::spans::{Span, Spans};
 
 /// How many kernels by themselves are kept.
 const LIMIT: usize = 1 << 20;

@@ -1,11 +1,14 @@
 //! Where the time of iterations goes, each nanosecond once: the host's and the GPU's.
 
 mod claims;
+pub mod difference;
 mod differences;
 mod groups;
 mod host;
 mod keys;
+pub mod slow;
 mod split;
+pub mod text;
 
 use std::collections::BTreeMap;
 
@@ -13,10 +16,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use claims::{Claims, NAMED};
-pub use differences::Difference;
 pub use groups::Groups;
 pub use host::HostLedger;
-pub use keys::{ASLEEP, Named, cause};
+pub use keys::{ASLEEP, Named};
 
 /// How many causes have a row of their own, and the share from which one does.
 const ROWS: usize = 40;

@@ -169,9 +169,28 @@ fn printed() -> Printed {
         };
         add_comparison(&format!("{name}, {of}:"), base, other, &mut printed);
     }
-    let schema = Report::schema().to_string();
-    printed.push(("schema".to_owned(), schema));
+    let mut schema = Report::schema();
+    sort_keys(&mut schema);
+    printed.push(("schema".to_owned(), schema.to_string()));
     printed
+}
+
+/// Sorts the lists of keys that a schema requires.
+fn sort_keys(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            for (key, value) in members {
+                match value {
+                    Value::Array(keys) if key == "required" => {
+                        keys.sort_by(|a, b| a.as_str().cmp(&b.as_str()));
+                    }
+                    value => sort_keys(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(sort_keys),
+        _ => (),
+    }
 }
 
 /// FNV-1a.
