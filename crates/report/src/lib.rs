@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod batches;
+mod calls;
 mod collectives;
 mod compare;
 mod events;
@@ -22,6 +23,7 @@ mod metrics;
 mod numbers;
 mod print;
 mod process;
+mod python;
 mod ranks;
 mod report;
 mod routing;
@@ -32,6 +34,7 @@ pub use events::facts::{name, range_name};
 pub use events::iteration::Iteration;
 pub use events::kernel_name::{full as kernel_name, short as short_kernel_name};
 pub use events::launches::{Launch, LaunchTally, Launches};
+pub use events::named::Named;
 pub use events::qualify::Unqualified;
 pub use events::recording::Recording;
 pub use events::samples::{ENOUGH as ENOUGH_SAMPLES, SampleCounts, StackSample};
@@ -50,12 +53,12 @@ pub use metrics::{MetricSample, MetricSum};
 pub use numbers::units::{Bytes, Change, Quantity, Rate, Share, Time};
 pub use print::json::{schema_of, write as write_json, write_text as write_json_text};
 pub use print::lines::Style;
-pub use process::state::State;
-pub use process::{Named, Process};
+pub use process::Process;
+pub use process::state::{End, State};
 pub use ranks::arrivals::{
     Arrivals, Bound, ClockJump, CollectiveGroup, HostClock, RankSum, StepSum,
 };
 pub use ranks::skew::Skew;
-pub use report::{JsonReport, Report};
+pub use report::{Report, ReportView};
 pub use routing::{LayerLoad, expert_gpus};
 pub use stacks::{FunctionSamples, Stacks, TreeNode};

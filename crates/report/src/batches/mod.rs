@@ -2,7 +2,11 @@
 
 pub mod text;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use tllmprof_record::{Batch, Phase};
+
+use crate::events::batch::{PhaseName, write_phase};
 
 use crate::events::iteration::Iteration;
 use crate::events::window::Window;
@@ -12,32 +16,53 @@ use crate::numbers::quantiles::Quantiles;
 const SIZES: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
 
 /// Iterations of some batches.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct BatchSum {
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
+    /// How long they took.
     pub time: Quantiles,
-    /// The sum of their durations, in nanoseconds.
+    /// How long they took in all.
+    #[serde(rename = "total_ns")]
     pub total: u64,
+    /// Requests in their batches, in all.
+    #[schemars(extend("unit" = "requests"))]
     pub requests: u64,
+    /// Tokens in their batches, in all.
+    #[schemars(extend("unit" = "tokens"))]
     pub tokens: u64,
+    /// Tokens of prompts among them.
+    #[schemars(extend("unit" = "tokens"))]
     pub prefill_tokens: u64,
 }
 
-/// The iterations whose batches were in one phase.
-#[derive(Clone, Debug)]
+/// The iterations in one phase.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct PhaseSum {
+    /// What their batches consist of.
+    #[serde(serialize_with = "write_phase")]
+    #[schemars(with = "PhaseName")]
     pub phase: Phase,
+    #[serde(flatten)]
     pub all: BatchSum,
-    /// By the tokens in their batches, of those classes that there are.
+    /// The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to
+    /// 64, 65 to 256, 257 to 1024, 1025 to 4096, and more.
     pub sizes: Vec<SizeSum>,
 }
 
-/// Those of one phase in whose batches there were so many tokens.
-#[derive(Clone, Copy, Debug)]
+/// The iterations of one phase in whose batches there were so many tokens.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct SizeSum {
+    /// The least tokens of this class.
+    #[serde(rename = "min_tokens")]
+    #[schemars(extend("unit" = "tokens"))]
     pub least: u32,
-    /// `None`: there is no limit.
+    /// The most tokens of this class; `null`: there is no limit.
+    #[serde(rename = "max_tokens")]
+    #[schemars(extend("unit" = "tokens"))]
     pub most: Option<u32>,
+    #[serde(flatten)]
     pub all: BatchSum,
 }
 

@@ -3,8 +3,20 @@
 use tllmprof_record::Phase;
 
 use crate::batches::{BatchSum, PhaseSum, SizeSum};
+use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::{Lines, WIDTH};
+
+/// The times of batches by what they consist of, and their sums, where there are several kinds.
+pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
+    let several = phases.iter().filter(|_| phases.len() > 1);
+    let row = |phase: &PhaseSum| {
+        let all = &phase.all;
+        let what = format!("  {} ({})", phase.phase.name(), all.iterations);
+        (what, all.time, all.total)
+    };
+    several.map(row).collect()
+}
 
 /// What was in a batch on average.
 pub fn batches(phases: &[PhaseSum], lines: &mut Lines) {

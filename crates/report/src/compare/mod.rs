@@ -294,7 +294,7 @@ impl Side {
 /// Whether routers of experts were replaced by balanced ones.
 fn is_balanced(process: &Process) -> bool {
     let names = ["ENABLE_PERFECT_ROUTER", "TLLMPROF_PERFECT_ROUTER"];
-    process.facts.settings.iter().any(|setting| {
+    process.facts.asked.settings.iter().any(|setting| {
         setting.split_once('=').is_some_and(|(name, value)| {
             names.contains(&name)
                 && PerfectRouter::parse(value).is_ok_and(|router| router != PerfectRouter::Off)

@@ -17,7 +17,9 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
         ));
     }
     let conditions = runs.each_ref().map(|run| {
-        let mut all = run.values().map(|process| process.facts.condition.as_str());
+        let mut all = run
+            .values()
+            .map(|process| process.facts.asked.condition.as_str());
         all.find(|condition| !condition.is_empty()).unwrap_or("all")
     });
     if conditions[0] != conditions[1] {
@@ -48,7 +50,7 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
     for (name, run) in ["BASE", "OTHER"].into_iter().zip(runs) {
         if run
             .values()
-            .any(|process| process.dropped > 0 || process.state() == State::Damaged)
+            .any(|process| process.record.dropped > 0 || process.state() == State::Damaged)
         {
             notes.push(format!("{name} is not whole: see its report"));
         }

@@ -2,61 +2,130 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 use tllmprof_calls::{Kind, Wait, kind_of};
 use tllmprof_record::{
     CallKind, Counter, Entry, GroupRank, Header, Info, Member, NO_STRING, StringId, Strings, What,
 };
 
+use super::groups::{Communicator, GroupPlace, write_communicators, write_groups};
+
 /// How many lines of one kind, and how many threads' names, are kept.
 const LIMIT: usize = 4096;
 
 /// Facts about a process: texts as they were recorded, which are to be made printable where they are shown.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Facts {
-    pub command: String,
-    pub process: String,
+    /// The host's name.
     pub host: String,
-    /// 0 where it is not known.
+    /// Its rank; 0 where it is not known.
     pub rank: u64,
-    /// What it is known from; empty where it is not.
+    /// What its rank is known from: the name of a variable, `torch.distributed`, an engine, `NCCL`; `null`: it is not
+    /// known, or the record is of an older version.
+    #[serde(serialize_with = "write_known")]
+    #[schemars(with = "Option<String>")]
     pub rank_source: String,
-    /// How many ranks there are.
+    /// How many ranks there are; `null`: not known.
     pub world_size: Option<u64>,
-    /// The groups that it is in, each name once.
+    /// Its place in all its groups, such as `TP1 of 4, DP0`; empty: none is known.
+    pub in_groups: String,
+    /// The groups of ranks that it is in, each name once; a group of a single rank is left out.
+    #[serde(serialize_with = "write_groups")]
+    #[schemars(with = "Vec<GroupPlace>")]
     pub groups: Vec<GroupRank>,
-    /// The communicators of NCCL that it made.
+    /// The communicators of NCCL that it made, in their order.
+    #[serde(serialize_with = "write_communicators")]
+    #[schemars(with = "Vec<Communicator>")]
     pub communicators: Vec<Member>,
-    /// The identifier of its run; empty where it has none.
+    /// The identifier of the run that it belongs to; `null`: it has none.
+    #[serde(serialize_with = "write_known")]
+    #[schemars(with = "Option<String>")]
     pub run: String,
+    /// Its command line.
+    pub command: String,
+    /// The process's own name.
+    #[serde(rename = "name")]
+    pub process: String,
+    /// What an iteration is: the rule that counts them, as `TLLMPROF_STEP` names it.
     pub rule: String,
+    /// Why that rule was chosen, where `auto` chose it.
     pub rule_why: String,
+    /// The inference or training engine, where it is a known one.
     pub engine: String,
-    pub library: String,
-    pub python: String,
-    pub gpus: Vec<String>,
-    pub cuda_driver: Option<u64>,
-    pub boot: String,
-    pub windows: String,
-    /// What iterations had to fulfil to count for them; empty: nothing.
-    pub condition: String,
-    /// How often stacks are sampled, in Hz.
-    pub stacks_rate: Option<u64>,
-    pub refused: Vec<String>,
-    pub settings: Vec<String>,
+    #[serde(flatten)]
+    pub software: Software,
+    #[serde(flatten)]
+    pub asked: Asked,
+    /// CUDA calls over the whole run, by name.
+    #[serde(rename = "calls_counted")]
     pub calls: Vec<CallRow>,
+    /// The names of threads.
+    #[serde(skip)]
     pub threads: BTreeMap<u32, String>,
+    /// The boot of the machine that it ran in: its records' clocks are the same.
+    #[serde(skip)]
+    pub boot: String,
     /// Names of MoE layers, by their numbers.
+    #[serde(skip)]
     pub routers: BTreeMap<u32, String>,
 }
 
-/// A row of the table of calls.
-#[derive(Debug)]
+/// The versions of what a process runs, and its GPUs.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Software {
+    /// The version of tllmprof that wrote the record.
+    pub library: String,
+    /// The version of Python in the process; empty: none.
+    pub python: String,
+    /// The names of the GPUs that it used.
+    pub gpus: Vec<String>,
+    /// The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known.
+    pub cuda_driver: Option<u64>,
+}
+
+/// What was asked for.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Asked {
+    /// The windows that were asked for, as `TLLMPROF_START_STOP` has them.
+    #[serde(rename = "windows_asked")]
+    pub windows: String,
+    /// The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none.
+    #[serde(rename = "where", serialize_with = "write_known")]
+    #[schemars(with = "Option<String>")]
+    pub condition: String,
+    /// The variables that set tllmprof up, as `NAME=value`.
+    pub settings: Vec<String>,
+    /// What was asked for and could not be done, and why.
+    pub refused: Vec<String>,
+    /// How often stacks are sampled, in Hz.
+    #[serde(skip)]
+    pub stacks_rate: Option<u64>,
+}
+
+/// CUDA calls of one name over the whole run.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Counted")]
 pub struct CallRow {
-    pub row: u8,
+    /// The call's name.
     pub name: String,
-    pub kind: CallKind,
+    /// How many were made inside windows.
+    #[schemars(extend("unit" = "calls"))]
     pub inside: u64,
+    /// How many were made outside windows.
+    #[schemars(extend("unit" = "calls"))]
     pub outside: u64,
+    #[serde(skip)]
+    pub row: u8,
+    #[serde(skip)]
+    pub kind: CallKind,
+}
+
+/// Writes a text; one that is empty is not known.
+fn write_known<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    Some(text)
+        .filter(|text| !text.is_empty())
+        .serialize(serializer)
 }
 
 impl CallRow {
@@ -134,18 +203,18 @@ impl Found {
                 Info::Run => facts.run = text(),
                 Info::Rule => facts.rule = text(),
                 Info::RuleWhy => facts.rule_why = text(),
-                Info::Version => facts.library = text(),
-                Info::Python => facts.python = text(),
-                Info::Refused => facts.refused.push(text()),
-                Info::Windows => facts.windows = text(),
-                Info::Where => facts.condition = text(),
-                Info::StacksRate => facts.stacks_rate = Some(*value),
+                Info::Version => facts.software.library = text(),
+                Info::Python => facts.software.python = text(),
+                Info::Refused => facts.asked.refused.push(text()),
+                Info::Windows => facts.asked.windows = text(),
+                Info::Where => facts.asked.condition = text(),
+                Info::StacksRate => facts.asked.stacks_rate = Some(*value),
                 Info::Engine => facts.engine = text(),
-                Info::CudaDriver => facts.cuda_driver = Some(*value),
-                Info::Gpu => facts.gpus.push(text()),
+                Info::CudaDriver => facts.software.cuda_driver = Some(*value),
+                Info::Gpu => facts.software.gpus.push(text()),
                 Info::Thread => pythons.push(((*value >> 32) as u32, name(&text()))),
                 Info::Process => facts.process = text(),
-                Info::Setting => facts.settings.push(text()),
+                Info::Setting => facts.asked.settings.push(text()),
                 Info::Boot => facts.boot = text(),
                 Info::Router => {
                     let layer = (*value >> 32) as u32;
@@ -171,6 +240,7 @@ impl Found {
             .collect();
         // Until 3.13 the kernel does not know it.
         facts.threads.extend(pythons);
+        facts.in_groups = facts.name_groups();
         (facts, self.strings)
     }
 }

@@ -1,8 +1,10 @@
 //! An iteration, and what happened in it.
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tllmprof_record::Batch;
+
+use super::batch::{InBatch, write_batch};
 
 use crate::events::qualify::Unqualified;
 
@@ -59,49 +61,102 @@ impl Used {
     }
 }
 
-/// An iteration of a window. Durations are in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+/// An iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, JsonSchema)]
 pub struct Iteration {
+    /// Its number, counted from 0.
     pub n: u64,
-    /// `CLOCK_MONOTONIC`.
+    /// When it began.
+    #[serde(rename = "start_ns")]
     pub start: u64,
+    /// How long it took.
+    #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// What the GPU was at work for it; `None` where that was not measured. Where no event measured it
-    /// in any iteration, what kernels say.
+    /// How long the GPU was busy for it; `null`: not measured.
+    // Where no event measured it in any iteration, what kernels say.
+    #[serde(rename = "gpu_ns")]
     pub gpu: Option<u64>,
-    /// The thread that ended it.
+    /// The ID of the thread that ended it.
     pub thread: u32,
-    /// How long its thread waited for requests. That is no work: percentiles and findings are of the rest.
-    pub idle: u64,
-    /// Something else than its own end ended it.
-    pub cut: bool,
-    /// Launches of kernels and graphs, on all threads.
+    /// Launches of kernels and graphs during it, on all threads.
+    #[schemars(extend("unit" = "launches"))]
     pub launches: u32,
-    /// What those calls took.
-    pub launching: u64,
-    /// Calls to CUDA, on all threads.
+    /// CUDA calls during it, on all threads.
+    #[schemars(extend("unit" = "calls"))]
     pub calls: u32,
+    /// How long its thread waited in CUDA calls for the GPU to work.
+    #[serde(rename = "wait_ns")]
+    pub wait: u64,
+    /// How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that
+    /// waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding.
+    #[serde(rename = "idle_ns")]
+    pub idle: u64,
+    /// How long its thread waited for the GIL.
+    #[serde(rename = "gil_wait_ns")]
+    pub gil_wait: u64,
+    /// How long garbage collections of Python took during it, on all threads.
+    #[serde(rename = "gc_ns")]
+    pub gc: u64,
+    /// What its thread used of the machine; `None` where that was not recorded.
+    #[serde(flatten, serialize_with = "write_used")]
+    #[schemars(with = "UsedView")]
+    pub used: Option<Used>,
+    /// Kernels that began during it; 0 where kernels were not recorded.
+    #[schemars(extend("unit" = "kernels"))]
+    pub kernels: u32,
+    /// How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were
+    /// not recorded. Recording them makes an iteration longer.
+    #[serde(rename = "gpu_busy_ns")]
+    pub gpu_busy: Option<u64>,
+    /// What was in its batch, by the arguments of the engine's step function; `null`: not known.
+    #[serde(serialize_with = "write_batch")]
+    #[schemars(with = "Option<InBatch>")]
+    pub batch: Option<Batch>,
+    /// Whether figures of windows include it: `unqualified` says which ones they do not.
+    // The reason why they do not.
+    #[serde(rename = "qualifies", serialize_with = "write_qualifies")]
+    #[schemars(with = "bool")]
+    pub unqualified: Option<Unqualified>,
+    /// Whether something other than its own end ended it.
+    pub cut: bool,
+    /// What launches took.
+    #[serde(skip)]
+    pub launching: u64,
     /// Calls among those that capture a stream, or that a capture takes up.
+    #[serde(skip)]
     pub captures: u32,
     /// The wait for the GPU, by its row, after which its thread launched more work.
+    #[serde(skip)]
     pub launched_after: Option<u8>,
-    /// What its thread waited for the device to work.
-    pub wait: u64,
-    /// What its thread waited for the GIL.
-    pub gil_wait: u64,
-    /// What Python's garbage collections took, on all threads.
-    pub gc: u64,
-    /// Kernels that began in it; 0 where none were taken.
-    pub kernels: u32,
-    /// How long at least one kernel or copy ran in it, of the device where that is longest; `None`
-    /// where none were taken. Taking them stretches it, and [`gpu`](Self::gpu) and the duration too.
-    pub gpu_busy: Option<u64>,
-    /// What was in its batch, where the engine's arguments say that.
-    pub batch: Option<Batch>,
-    /// What its thread used of the machine; `None` where that was not recorded.
-    pub used: Option<Used>,
-    /// Why it does not count in figures of windows; `None`: it does.
-    pub unqualified: Option<Unqualified>,
+}
+
+/// What of the machine a thread used in an iteration, as far as JSON has it.
+#[derive(Default, Serialize, JsonSchema)]
+struct UsedView {
+    /// How long its thread was on a processor; `null`: not known.
+    processor_ns: Option<u64>,
+    /// How long its thread could have run and had no processor, where another thread was given its own; `null`: not known.
+    delayed_ns: Option<u64>,
+    /// Page faults of its thread, and those of up to seven iterations before it that took no longer than others, in which the
+    /// thread was on a processor; `null`: not known.
+    #[schemars(extend("unit" = "page faults"))]
+    page_faults: Option<u32>,
+}
+
+fn write_used<S: Serializer>(used: &Option<Used>, serializer: S) -> Result<S::Ok, S::Error> {
+    let view = used.map_or_else(UsedView::default, |used| UsedView {
+        processor_ns: Some(used.ran),
+        delayed_ns: Some(used.delayed),
+        page_faults: Some(used.faults),
+    });
+    view.serialize(serializer)
+}
+
+fn write_qualifies<S: Serializer>(
+    unqualified: &Option<Unqualified>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    unqualified.is_none().serialize(serializer)
 }
 
 impl Iteration {

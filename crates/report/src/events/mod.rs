@@ -1,6 +1,7 @@
 //! What a record says, before any analysis: facts about the process, iterations and windows, and what the passes over the
 //! events share.
 
+pub mod batch;
 pub mod busy;
 pub mod causes;
 pub mod facts;
@@ -10,6 +11,7 @@ pub mod idle;
 pub mod iteration;
 pub mod kernel_name;
 pub mod launches;
+pub mod named;
 pub mod qualify;
 pub mod raw;
 pub mod recording;

@@ -2,22 +2,28 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use tllmprof_record::Edge;
 
 use crate::events::iteration::Iteration;
 
-/// A window.
-#[derive(Debug)]
+/// A window: the iterations that were recorded one by one.
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Window {
-    /// Its first and last iteration. One that was never closed ends with the last iteration there is.
+    /// The number of its first iteration.
     pub first: u64,
+    /// The number of its last iteration.
+    // Of one that was never closed, the last that there is.
     pub last: u64,
+    /// Whether it was closed.
     pub closed: bool,
-    /// Something else than its last iteration closed it, as the end of the process.
+    /// Whether something other than its last iteration closed it, such as the end of the process.
     pub cut: bool,
-    /// Its iterations were kept before something opened a window, or the process ended.
+    /// Whether the flight recorder had kept its iterations: those before a window, or before the end of the process.
     pub past: bool,
     /// In the order of their starts.
+    #[serde(skip)]
     pub iterations: Vec<Iteration>,
 }
 

@@ -5,13 +5,14 @@ use tllmprof_record::Metric;
 use crate::events::facts::CallRow;
 use crate::events::iteration::GpuFrom;
 use crate::events::iteration::Iteration;
+use crate::events::named::Named;
 use crate::events::window::Window;
 use crate::iterations::sum::Sum;
 use crate::ledger::LedgerKind;
 use crate::ledger::slow::LARGE;
 use crate::numbers::quantiles::Quantiles;
+use crate::process::Process;
 use crate::process::state::State;
-use crate::process::{Named, Process};
 
 /// What an iteration has to take, of the median, to be a slow one.
 const SLOW: f64 = 1.5;
@@ -96,7 +97,7 @@ impl<'a> Evidence<'a> {
 
     /// What shares of the time are of that leave out waiting for requests.
     pub const fn worked(&self) -> &'static str {
-        match self.sum.idle_total {
+        match self.sum.totals.idle {
             0 => "the time",
             _ => "the time without waits for requests",
         }
@@ -121,7 +122,7 @@ impl<'a> Evidence<'a> {
             let mut same = rows.iter().filter(|row| row.name == call.name);
             same.any(&belongs)
         };
-        let calls = self.process.calls.iter().filter(is_one);
+        let calls = self.process.calls.calls.iter().filter(is_one);
         calls.fold(Calls::default(), |sum, call| Calls {
             count: sum.count + call.count,
             total: sum.total.saturating_add(call.total),
@@ -278,7 +279,7 @@ impl<'a> Evidence<'a> {
 
     /// Those of the device that has most to do.
     pub fn metrics(&self) -> Option<Metrics> {
-        let all = || self.process.metrics.iter();
+        let all = || self.process.metrics.sums.iter();
         let of = |metric| all().filter(move |sum| sum.metric == metric);
         let most = of(Metric::SmUtil)
             .max_by(|a, b| a.mean.total_cmp(&b.mean))

@@ -47,7 +47,7 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judged {
     if count < LAUNCHES {
         return Judged::No(format!("{} launches a step", Rate(count)));
     }
-    let turnaround = one.process.turnaround;
+    let turnaround = one.process.calls.turnaround;
     if let Some(kernels) = one.kernels() {
         let waited = one.share(
             turnaround
@@ -56,7 +56,7 @@ pub fn launch_bound(one: &Evidence<'_>) -> Judged {
         );
         // What has a finding of its own is not the launches'.
         let allocations = one.calls(CallRow::allocates).total;
-        let held = [one.sum.gc_total, one.sum.gil_wait_total, allocations];
+        let held = [one.sum.totals.gc, one.sum.totals.gil_wait, allocations];
         let held: f64 = held.iter().map(|time| one.share(*time)).sum();
         let gaps = (kernels.gaps - waited - held).max(0.0);
         let Kernels { kernels, mean, .. } = kernels;
@@ -109,7 +109,7 @@ pub fn waits_when() -> String {
 
 pub fn waits(one: &Evidence<'_>) -> Judged {
     let calls = one.calls(|row| row.waits_for().is_some_and(|wait| wait != Wait::CopyToHost));
-    let after = one.process.turnaround.after_waits;
+    let after = one.process.calls.turnaround.after_waits;
     idle_after("waits", one, calls, WAITS, after)
 }
 
@@ -137,7 +137,7 @@ pub fn copies(one: &Evidence<'_>) -> Judged {
             loss: Some(copies),
         };
     }
-    let after = one.process.turnaround.after_copies;
+    let after = one.process.calls.turnaround.after_copies;
     idle_after("copies that block", one, calls, COPIES, after)
 }
 
@@ -157,7 +157,7 @@ fn idle_after(what: &str, one: &Evidence<'_>, calls: Calls, many: f64, after: u6
     // What others launch meanwhile shows in the kernels alone.
     let is_idle = match gaps {
         Some(gaps) => Some(gaps >= FEW_GAPS),
-        None => one.process.turnaround.one_stream.then_some(true),
+        None => one.process.calls.turnaround.one_stream.then_some(true),
     };
     match is_idle {
         _ if idle < IDLE => Judged::No(evidence),

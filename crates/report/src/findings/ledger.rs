@@ -12,7 +12,6 @@ use crate::events::requests::gives_work;
 use crate::ledger::slow::LARGE as LARGE_BATCH;
 use crate::ledger::{ASLEEP, Claims, LedgerKind, LedgerRow, NAMED};
 use crate::numbers::units::{Bytes, Rate, Share, Time};
-use crate::process::Process;
 
 /// The rules of code that the GPU waits for, and of page faults, which are in such code.
 pub const CODE_RULE: &str = "host-bound";
@@ -160,7 +159,7 @@ impl Copies {
             row.kind == CallKind::AsyncCopy || row.kind == CallKind::Other && known
         };
         let count = one.sum.a_step(one.calls(copies).count);
-        let claims = &one.process.claims;
+        let claims = &one.process.details.claims;
         let share = claims.copies as f64 / claims.host.max(1) as f64;
         let (many, bytes) = one
             .process
@@ -222,7 +221,7 @@ pub fn code_when() -> String {
 }
 
 pub fn code(one: &Evidence<'_>) -> Judged {
-    let claims = &one.process.claims;
+    let claims = &one.process.details.claims;
     let what = "the host runs its code";
     waited_for(one, what, claims.code, &claims.named, CODE)
 }
@@ -239,7 +238,7 @@ pub fn blocked(one: &Evidence<'_>) -> Judged {
     if one.iterations().all(|iteration| iteration.used.is_none()) {
         return Judged::Unknown("the record does not have it".to_owned());
     }
-    let claims = &one.process.claims;
+    let claims = &one.process.details.claims;
     let what = format!("the host's thread is {ASLEEP}");
     waited_for(one, &what, claims.blocked, &claims.blocked_in, BLOCKED)
 }
@@ -252,7 +251,7 @@ fn waited_for(
     rows: &[(String, u64)],
     least: f64,
 ) -> Judged {
-    let Claims { gpu, delayed, .. } = one.process.claims;
+    let Claims { gpu, delayed, .. } = one.process.details.claims;
     if gpu == 0 {
         return Judged::Unknown("GPU time was not measured".to_owned());
     }
@@ -357,13 +356,11 @@ pub fn no_work_when() -> String {
 
 /// Where nothing is launched, no time of the GPU says what it waits for.
 pub fn no_work(one: &Evidence<'_>) -> Judged {
-    let Process {
-        kernels, dropped, ..
-    } = one.process;
+    let (kernels, dropped) = (&one.process.kernels, one.process.record.dropped);
     if one.calls(gives_work).count > 0 || !kernels.totals.is_empty() {
         return Judged::No("the GPU is given work".to_owned());
     }
-    if *dropped > 0 {
+    if dropped > 0 {
         return Judged::Unknown("events are missing".to_owned());
     }
     let is_outside = |row: &&LedgerRow| {

@@ -39,16 +39,20 @@ pub enum Verdict {
     Unknown,
 }
 
-/// What a rule found.
-#[derive(Clone, Debug)]
+/// A rule, and whether it holds for these records.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
 pub struct Finding {
+    #[serde(flatten)]
     pub rule: &'static Rule,
+    /// Whether it holds.
     pub verdict: Verdict,
+    /// The figures it was judged by, in words.
     pub evidence: String,
-    /// What to do about it, or, where it is unknown, what to switch on.
+    /// What to do: if it holds, against it; if it is unknown, to know it. Else empty.
     pub advice: String,
-    /// The part of the iterations' time that would be gained if it went away, where that is known. No time counts for
-    /// two findings.
+    /// How much of the iterations' time would be gained if it went away; `null` if that is not known. No time counts for two
+    /// findings.
+    #[schemars(extend("unit" = "part of 1"))]
     pub loss: Option<f64>,
 }
 

@@ -28,18 +28,24 @@ fn when(what: &str) -> String {
 
 pub fn gc(one: &Evidence<'_>) -> Judged {
     let process = one.process;
-    if process.gc.is_empty() && !is_set(one, "TLLM_PROFILE_RECORD_GC") {
+    if process.python.gc.is_empty() && !is_set(one, "TLLM_PROFILE_RECORD_GC") {
         return without(one, "collections were not recorded");
     }
-    let count: u64 = process.gc.iter().map(|gc| gc.count).sum();
-    let longest = process.gc.iter().map(|gc| gc.longest).max().unwrap_or(0);
+    let count: u64 = process.python.gc.iter().map(|gc| gc.count).sum();
+    let longest = process
+        .python
+        .gc
+        .iter()
+        .map(|gc| gc.longest)
+        .max()
+        .unwrap_or(0);
     let what = format!("{count} collections, the longest {}", Time(longest));
     judge(one, &what, one.lost(|iteration| iteration.gc))
 }
 
 pub fn gil(one: &Evidence<'_>) -> Judged {
     let process = one.process;
-    let is_recorded = process.gil_wait.count > 0 || process.gil_hold.count > 0;
+    let is_recorded = process.python.gil_wait.count > 0 || process.python.gil_hold.count > 0;
     if !is_recorded && !is_set(one, "TLLMPROF_GIL") {
         return without(one, "the GIL was not recorded");
     }
@@ -53,7 +59,7 @@ pub fn gil(one: &Evidence<'_>) -> Judged {
 /// Where nothing of it was recorded. Only our library knows whether there is a Python.
 fn without(one: &Evidence<'_>, what: &str) -> Judged {
     let facts = &one.process.facts;
-    if facts.python.is_empty() && !facts.library.is_empty() {
+    if facts.software.python.is_empty() && !facts.software.library.is_empty() {
         return Judged::No("no Python".to_owned());
     }
     Judged::Unknown(what.to_owned())
@@ -62,7 +68,12 @@ fn without(one: &Evidence<'_>, what: &str) -> Judged {
 /// The thread that holds the GIL most, of those that run no iterations.
 fn holder(one: &Evidence<'_>) -> Option<String> {
     let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
-    let others = one.process.holds.iter().filter(|(tid, _)| !runs(tid));
+    let others = one
+        .process
+        .python
+        .holds
+        .iter()
+        .filter(|(tid, _)| !runs(tid));
     let (tid, _) = others.max_by_key(|(_, held)| **held)?;
     Some(one.process.facts.thread(*tid))
 }
@@ -86,7 +97,7 @@ fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judged {
 
 /// Whether a variable that is a flag was set in the process.
 fn is_set(one: &Evidence<'_>, name: &str) -> bool {
-    let value = one.process.facts.settings.iter().find_map(|setting| {
+    let value = one.process.facts.asked.settings.iter().find_map(|setting| {
         let (set, value) = setting.split_once('=')?;
         (set == name).then_some(value.trim())
     });

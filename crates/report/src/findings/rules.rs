@@ -24,18 +24,28 @@ pub enum Kind {
 }
 
 /// A rule.
+#[derive(Serialize, JsonSchema)]
 pub struct Rule {
+    /// The rule's name, such as `launch-bound`.
+    #[serde(rename = "rule")]
     pub name: &'static str,
+    /// What it is about.
     pub kind: Kind,
     /// What it is judged by.
+    #[serde(skip)]
     pub evidence: &'static str,
     /// When it says yes.
+    #[serde(skip)]
     pub threshold: fn() -> String,
+    #[serde(skip)]
     pub advice: &'static str,
     /// Where it is unknown: what to do about that, and the same in a word or two, or none where few programs
     /// have such a thing at all.
+    #[serde(skip)]
     pub to_know: &'static str,
+    #[serde(skip)]
     pub needs: &'static str,
+    #[serde(skip)]
     pub(super) judge: Judge,
 }
 

@@ -12,7 +12,7 @@ pub fn whole(
     raw: &[RawIteration],
     inside: &[InIteration],
     kernels: &[InKernels],
-    gpu: Vec<(u64, u64)>,
+    gpu: &[(u64, u64)],
     batches: &[Option<Batch>],
     qualified: &Qualified,
     clock: &Clock,

@@ -1,44 +1,79 @@
 //! What the iterations of windows come to.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::events::iteration::{GpuFrom, Iteration};
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
 use crate::numbers::units::of_some;
 
-/// What some iterations, one after the other, come to.
-#[derive(Clone, Copy, Debug)]
+/// Iterations, one after the other.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 pub struct Sum {
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
     pub iterations: u64,
-    /// From the first one's start to the last one's end, in nanoseconds, over all windows. Iterations that do not
-    /// count take none of it.
+    /// Iterations in a second; `null`: they took no time.
+    #[schemars(extend("unit" = "1/s"))]
+    pub per_second: Option<f64>,
+    /// The time from the first one's start to the last one's end, summed over windows, without iterations that are missing or
+    /// do not qualify.
+    #[serde(rename = "wall_ns")]
     pub wall: u64,
-    /// Without waiting for requests.
+    /// How long they took, without waiting for requests.
     pub time: Quantiles,
-    /// How many iterations `idle` and `wait` are of: those that the ledger of the host is of.
+    /// Of how many iterations `idle`, `wait` and `wait_share` are: those without kernels, where there are such, as recording
+    /// kernels makes iterations longer.
+    #[schemars(extend("unit" = "iterations"))]
     pub host_iterations: u64,
-    /// Waiting for requests.
+    /// How long their threads waited for requests.
     pub idle: Quantiles,
-    pub idle_total: u64,
-    /// GPU time, of the iterations that `gpu_from` names.
+    /// How long the GPU was busy in those iterations that `gpu_from` names; `null`: not measured.
     pub gpu: Option<Quantiles>,
+    /// What the GPU's time was measured by, and in which iterations.
     pub gpu_from: GpuFrom,
-    /// How many those are.
+    /// Of how many iterations `gpu` and `gpu_share` are.
+    #[schemars(extend("unit" = "iterations"))]
     pub gpu_iterations: u64,
-    /// What the GPU was at work of those iterations' time.
+    /// How much of the time of those iterations the GPU was busy; `null`: not measured.
+    #[schemars(extend("unit" = "part of 1"))]
     pub gpu_share: Option<f64>,
     /// The same of their time without waiting for requests.
+    #[serde(skip)]
     pub gpu_of_busy: Option<f64>,
-    /// Of the iterations in which kernels were taken, which stretches them, and of the others.
+    /// How long those took in which kernels were recorded, which makes them longer; `null`: there are none.
     pub with_kernels: Option<Quantiles>,
+    /// How long those took in which kernels were not recorded; `null`: there are none.
     pub without_kernels: Option<Quantiles>,
+    /// How long the iteration's thread waited for the GPU in CUDA calls.
     pub wait: Quantiles,
-    /// Per iteration.
+    /// How much of the time of these iterations that is.
+    // By the ledger, where each nanosecond counts once.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub wait_share: f64,
+    /// How much of the time of all iterations, without waiting for requests, their threads waited for the GIL.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub gil_wait_share: f64,
+    /// How much of the same time Python's garbage collections took, on all threads.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub gc_share: f64,
+    /// Launches of kernels and graphs, on all threads.
+    #[schemars(extend("unit" = "launches per iteration"))]
     pub launches: f64,
+    /// CUDA calls, on all threads.
+    #[schemars(extend("unit" = "calls per iteration"))]
     pub calls: f64,
-    /// Nanoseconds in all.
-    pub wait_total: u64,
-    pub gil_wait_total: u64,
-    pub gc_total: u64,
+    #[serde(skip)]
+    pub totals: Totals,
+}
+
+/// Times over all iterations, in nanoseconds.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Totals {
+    pub idle: u64,
+    pub gil_wait: u64,
+    pub gc: u64,
 }
 
 impl Sum {
@@ -67,13 +102,19 @@ impl Sum {
             some.map(Iteration::busy)
         };
         let mean = |sum: u64| sum as f64 / iterations as f64;
-        Some(Self {
+        let wall = windows.iter().map(wall).fold(0, u64::saturating_add);
+        let totals = Totals {
+            idle: total(|iteration| iteration.idle),
+            gil_wait: total(|iteration| iteration.gil_wait),
+            gc: total(|iteration| iteration.gc),
+        };
+        let mut sum = Self {
             iterations,
-            wall: windows.iter().map(wall).fold(0, u64::saturating_add),
+            per_second: (wall > 0).then(|| iterations as f64 * 1e9 / wall as f64),
+            wall,
             time,
             host_iterations: host().count() as u64,
             idle,
-            idle_total: total(|iteration| iteration.idle),
             gpu: Quantiles::of(measured().map(|(gpu, _)| gpu)),
             gpu_from,
             gpu_iterations: measured().count() as u64,
@@ -82,12 +123,16 @@ impl Sum {
             with_kernels: Quantiles::of(times(true)),
             without_kernels: Quantiles::of(times(false)),
             wait,
+            wait_share: 0.0,
+            gil_wait_share: 0.0,
+            gc_share: 0.0,
             launches: mean(total(|iteration| u64::from(iteration.launches))),
             calls: mean(total(|iteration| u64::from(iteration.calls))),
-            wait_total: total(|iteration| iteration.wait),
-            gil_wait_total: total(|iteration| iteration.gil_wait),
-            gc_total: total(|iteration| iteration.gc),
-        })
+            totals,
+        };
+        sum.gil_wait_share = sum.share(totals.gil_wait);
+        sum.gc_share = sum.share(totals.gc);
+        Some(sum)
     }
 
     /// What the GPU's time is called by where it was measured, and of how many iterations it is, if not of all.
@@ -98,11 +143,6 @@ impl Sum {
             GpuFrom::Kernels => "GPU busy by kernels",
         };
         name.to_owned() + &of_some(self.gpu_iterations, self.iterations)
-    }
-
-    /// Iterations a second.
-    pub fn rate(&self) -> Option<f64> {
-        (self.wall > 0).then(|| self.iterations as f64 * 1e9 / self.wall as f64)
     }
 
     /// So many in each iteration.

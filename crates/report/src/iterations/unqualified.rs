@@ -3,9 +3,20 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::outside::Outside;
 use crate::events::qualify::Unqualified;
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
+
+/// The iterations that no figure of windows includes.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Others {
+    /// The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle
+    /// ones, unless all are. No other figure of windows includes them.
+    pub unqualified: Vec<UnqualifiedSum>,
+    /// The iterations outside windows.
+    pub outside: Outside,
+}
 
 /// Iterations that do not count, for one reason.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]

@@ -244,22 +244,7 @@ impl<'a> KernelTally<'a> {
                 busy: inside.then_some(0),
             })
             .collect();
-        let mut longest = (0, 0);
-        let mut busiest = None;
-        for (at, device) in devices.iter().enumerate() {
-            let mut sum = (0_u64, 0_u64);
-            for part in &device.parts {
-                if let Some(busy) = &mut iterations[part.place].busy {
-                    *busy = part.busy.max(*busy);
-                    if self.qualified.has(part.place) {
-                        sum = (sum.0 + part.busy, sum.1 + part.gaps);
-                    }
-                }
-            }
-            if busiest.is_none() || sum > longest {
-                (longest, busiest) = (sum, Some(at));
-            }
-        }
+        let (longest, busiest) = longest(&devices, &mut iterations, self.qualified);
         let is_one: Vec<_> = (0..raw.len())
             .map(|place| is_inside[place] && self.qualified.has(place))
             .collect();
@@ -302,6 +287,32 @@ impl<'a> KernelTally<'a> {
             left_out: self.left_out,
         }
     }
+}
+
+/// Adds to iterations how long devices were at work in them. How long the device was at work that was so longest, and how
+/// long it did nothing between, in the iterations that count; and its place.
+fn longest(
+    devices: &[Did],
+    iterations: &mut [InKernels],
+    qualified: &Qualified,
+) -> ((u64, u64), Option<usize>) {
+    let mut longest = (0, 0);
+    let mut busiest = None;
+    for (at, device) in devices.iter().enumerate() {
+        let mut sum = (0_u64, 0_u64);
+        for part in &device.parts {
+            if let Some(busy) = &mut iterations[part.place].busy {
+                *busy = part.busy.max(*busy);
+                if qualified.has(part.place) {
+                    sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                }
+            }
+        }
+        if busiest.is_none() || sum > longest {
+            (longest, busiest) = (sum, Some(at));
+        }
+    }
+    (longest, busiest)
 }
 
 /// Which iterations lie in windows where kernels were taken. One whose edges are lost goes from the

@@ -114,7 +114,7 @@ fn part(layers: &Layers, name: &str) -> Option<Part<'static>> {
 pub fn unknown(sides: [&Layers; 2]) -> Option<String> {
     let [base, other] = sides.map(|layers| {
         let ns = layers.unknown.iter().map(|row| row.ns).sum();
-        layers.share(ns)
+        layers.all.share(ns)
     });
     (base >= UNKNOWN || other >= UNKNOWN).then(|| {
         format!(

@@ -24,19 +24,16 @@ fn outside(layers: &Layers) -> Option<&Layer> {
 
 /// A figure of the GPU's time, where the driver said how long kernels took.
 fn known(layers: &Layers, figure: String) -> String {
-    match layers.ns {
+    match layers.all.ns {
         0 => UNKNOWN.to_owned(),
         _ => figure,
     }
 }
 
 /// The idle time between a row's kernels in an iteration.
-fn gaps(layers: &Layers, row: &Pattern) -> String {
-    let gaps = layers.gaps(row);
-    gaps.map_or_else(
-        || UNKNOWN.to_owned(),
-        |ns| Time(layers.a_step(ns)).to_string(),
-    )
+fn gaps(row: &Pattern) -> String {
+    row.gap
+        .map_or_else(|| UNKNOWN.to_owned(), |ns| Time(ns).to_string())
 }
 
 /// How many rows it has.
@@ -57,7 +54,7 @@ fn shown(layers: &Layers) -> Vec<&Pattern> {
 
 /// The largest layers, in the order of the tree, and what is not known.
 pub fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
-    if layers.kernels == 0 {
+    if layers.all.kernels == 0 {
         return;
     }
     let mut rows: Vec<_> = shown(layers).into_iter().enumerate().collect();
@@ -99,16 +96,16 @@ pub fn layers(layers: &Layers, most: usize, lines: &mut Lines) {
             "{:<29}{:>7}{:>9}{:>9}{:>9}{:>9}{:>8}",
             format!("{:indent$}{name}", ""),
             row.layers,
-            Rate(layers.kernels_a_step(row.kernels)).to_string(),
-            known(layers, Time(layers.a_step(row.ns)).to_string()),
-            known(layers, Time(layers.each(row)).to_string()),
-            gaps(layers, row),
-            known(layers, Share(layers.share(row.ns)).to_string()),
+            Rate(row.kernels_a_step).to_string(),
+            known(layers, Time(row.step).to_string()),
+            known(layers, Time(row.each).to_string()),
+            gaps(row),
+            known(layers, Share(row.share).to_string()),
         ));
     }
-    let part = |kernels: u64, ns: u64| match layers.ns {
+    let part = |kernels: u64, ns: u64| match layers.all.ns {
         0 => format!("{kernels} kernels"),
-        _ => Share(layers.share(ns)).to_string(),
+        _ => Share(layers.all.share(ns)).to_string(),
     };
     if let Some(outside) = outside(layers) {
         lines.add(format_args!(

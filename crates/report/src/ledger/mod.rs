@@ -48,6 +48,13 @@ pub struct Ledger {
     pub stretched: bool,
 }
 
+/// What the ledger comes of: the ledgers of windows, and what findings may claim of it.
+#[derive(Debug, Default)]
+pub struct LedgerDetails {
+    pub windows: Vec<Ledger>,
+    pub claims: Claims,
+}
+
 /// A cause, and the time that is spent on it.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
 pub struct LedgerRow {

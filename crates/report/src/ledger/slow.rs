@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_record::{Batch, Clock, Strings};
 
+use crate::events::batch::{InBatch, write_batch};
 use crate::events::causes::{Cause, Overlap, Watched};
 use crate::events::facts::{Facts, name, range_name};
 use crate::events::qualify::Qualified;
@@ -21,22 +22,35 @@ const SLOWEST: usize = 10;
 /// How many of the things that overlapped a slow iteration are kept.
 const CAUSES: usize = 8;
 
-/// A slow iteration.
-#[derive(Debug)]
+/// A slow iteration, and what overlapped it.
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Slow {
+    /// The iteration's number.
     pub n: u64,
+    /// When it began.
+    #[serde(rename = "start_ns")]
     pub start: u64,
+    /// How long it took.
+    #[serde(rename = "dur_ns")]
     pub duration: u64,
+    /// What was in its batch; `null`: not known.
+    #[serde(serialize_with = "write_batch")]
+    #[schemars(with = "Option<InBatch>")]
     pub batch: Option<Batch>,
     /// Its batch has far more tokens than others have.
+    #[serde(skip)]
     pub is_large: bool,
-    /// What of that is waiting for requests.
+    /// How long of that its thread waited for requests.
+    #[serde(rename = "idle_ns")]
     pub idle: u64,
-    /// Those that took longest beyond what they take in the mean iteration first.
-    pub overlaps: Vec<SlowCause>,
-    /// How much longer it took than the mean of others like it, and what of: the differences add up to that.
+    /// How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were
+    /// recorded, which makes them longer, are compared with each other.
+    #[serde(rename = "more_ns")]
     pub more: i64,
+    /// What of: differences that add up to that, the greatest first and what is unexplained last.
     pub causes: Vec<Difference>,
+    /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
+    pub overlaps: Vec<SlowCause>,
 }
 
 /// What kind of thing overlapped a slow iteration.
@@ -59,13 +73,21 @@ pub enum CauseKind {
 }
 
 /// Something that overlapped a slow iteration.
-#[derive(Debug)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Overlap")]
 pub struct SlowCause {
+    /// What kind of thing it is.
     pub kind: CauseKind,
+    /// The name of the call, function or range, of the thread that held the GIL, or of the generation.
     pub name: String,
+    /// How often it overlapped the iteration.
+    #[schemars(extend("unit" = "times"))]
     pub count: u64,
+    /// For how long it overlapped the iteration.
+    #[serde(rename = "ns")]
     pub time: u64,
-    /// In the mean iteration.
+    /// For how long it overlaps the mean iteration.
+    #[serde(rename = "usual_ns")]
     pub usual: u64,
 }
 

@@ -38,14 +38,12 @@ pub fn ledger(ledger: &Ledger, gpu_from: GpuFrom, most: usize, lines: &mut Lines
 }
 
 /// The ledgers of windows that differ much from that of all.
-pub fn unlike(
-    whole: &Ledger,
-    windows: &[Window],
-    ledgers: &[Ledger],
+pub fn unlike<'a>(
+    whole: &'a Ledger,
+    windows: impl Iterator<Item = (&'a Window, &'a Ledger)>,
     room: usize,
     lines: &mut Lines,
 ) {
-    let windows = windows.iter().zip(ledgers);
     let sides = windows.flat_map(|(window, of)| {
         let sides = [
             ("host", of.host_iterations, &of.host, &whole.host),

@@ -4,6 +4,8 @@ pub mod text;
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 use tllmprof_record::{Clock, Event, Metric, What};
 
 use crate::events::window::Window;
@@ -24,16 +26,43 @@ pub struct MetricSample {
     pub device: u8,
 }
 
-/// A metric of a GPU inside a process's windows, in its unit.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// GPU metrics of a process.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Metrics {
+    /// GPU metrics inside windows, by device and metric.
+    // Other records of the same machine may hold them: the report adds these.
+    #[serde(rename = "gpu_metrics")]
+    pub sums: Vec<MetricSum>,
+    /// What this record itself holds.
+    #[serde(skip)]
+    pub samples: Vec<MetricSample>,
+}
+
+/// A metric of a GPU inside windows.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Metric")]
 pub struct MetricSum {
-    /// As the driver numbers it.
+    /// The GPU's number, as the driver numbers them.
     pub device: u8,
+    /// The metric's name, such as `SM busy`.
+    #[serde(serialize_with = "write_name")]
+    #[schemars(with = "String")]
     pub metric: Metric,
-    /// Over time.
+    /// The unit of `mean` and `max`.
+    pub unit: &'static str,
+    /// The mean over time.
+    #[schemars(extend("unit" = "`unit`"))]
     pub mean: f64,
+    /// The largest sample.
+    #[schemars(extend("unit" = "`unit`"))]
     pub max: f64,
+    /// How many samples there are.
+    #[schemars(extend("unit" = "samples"))]
     pub samples: u64,
+}
+
+fn write_name<S: Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(metric.name())
 }
 
 /// The samples of a record.
@@ -95,6 +124,7 @@ pub fn inside<'a>(
         let none = MetricSum {
             device,
             metric,
+            unit: metric.unit(),
             mean: 0.0,
             max: value,
             samples: 0,

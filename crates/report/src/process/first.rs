@@ -1,16 +1,19 @@
-//! What the first way through a record finds: what there is little of.
+//! The first pass over a record: facts, iterations, windows, and what the second pass looks events up in.
 
 use std::collections::{HashMap, HashSet};
 
-use tllmprof_record::{Clock, Entry, What};
+use tllmprof_engines::sleeps_for_requests;
+use tllmprof_record::{Batch, CallKind, Clock, Entry, Header, Strings, What};
 
-use crate::events::facts::Found;
+use crate::events::facts::{CallRow, Facts, Found};
 use crate::events::gpu_spans::{GpuSpan, GpuSpans};
 use crate::events::iteration::Used;
-use crate::events::raw::{RawBatch, RawIteration};
-use crate::events::requests::Candidates;
-use crate::events::samples::RawStacks;
-use crate::events::window::WindowEdge;
+use crate::events::qualify::{self, Qualified};
+use crate::events::raw::{self, RawBatch, RawIteration};
+use crate::events::requests::{Candidates, Requests};
+use crate::events::samples::{RawStacks, Sampled};
+use crate::events::spans::Span;
+use crate::events::window::{Window, WindowEdge, pairs};
 use crate::layers::RawLayers;
 
 /// How many iterations and edges of windows are kept; more are counted.
@@ -105,5 +108,110 @@ impl First {
             What::Iteration { .. } | What::Batch { .. } => self.left_out += 1,
             _ => (),
         }
+    }
+}
+
+/// What the passes after the first one know of a record.
+#[derive(Debug)]
+pub struct Known {
+    pub facts: Facts,
+    pub strings: Strings,
+    /// In the order of their starts.
+    pub iterations: Vec<RawIteration>,
+    /// What was in the batch of each.
+    pub batches: Vec<Option<Batch>>,
+    pub qualified: Qualified,
+    pub requests: Requests,
+    pub sampled: Sampled,
+    /// When the GPU had nothing to do, by events.
+    pub idle: Vec<Span>,
+    /// GPU times of iterations, by their numbers.
+    pub gpu: Vec<(u64, u64)>,
+    /// Of each row of the table of calls.
+    pub kinds: [CallKind; 256],
+    pub allocates: [bool; 256],
+    /// The windows in which kernels are taken.
+    pub stretches: Vec<Window>,
+    pub left_out: u64,
+}
+
+/// What the second pass uses up.
+#[derive(Debug)]
+pub struct Edges {
+    pub windows: Vec<WindowEdge>,
+    pub kernels: Vec<WindowEdge>,
+    pub pasts: HashSet<u64>,
+}
+
+impl First {
+    /// Ends the pass.
+    pub fn finish(self, header: &Header, clock: &Clock) -> (Known, Edges, RawLayers) {
+        let mut iterations = self.iterations;
+        iterations.sort_by_key(|iteration| iteration.start);
+        for iteration in &mut iterations {
+            iteration.used = self.used.get(&(iteration.n as u32)).copied();
+        }
+        let idle = self.gpu.idle();
+        let measured = (!idle.is_empty()).then_some(&idle[..]);
+        let (facts, strings) = self.found.facts(header);
+        let ran = |thread, moment| {
+            let after = iterations.partition_point(|iteration| iteration.start <= moment);
+            let of = iterations[..after].last();
+            let of = of.filter(|of| of.thread == thread)?;
+            Some((of.span().end, of.used?.ran))
+        };
+        let sleeps = sleeps_for_requests(&facts.engine);
+        let requests = (self.requests).finish(measured, sleeps.then_some(&ran), clock);
+        for iteration in &mut iterations {
+            (iteration.idle, iteration.idle_calls) =
+                requests.within(iteration.thread, iteration.span());
+        }
+        let batches = raw::batches(&iterations, &self.batches);
+        let known = iterations.iter().zip(&batches);
+        let known = known.map(|(iteration, batch)| qualify::Known {
+            marked: iteration.excluded,
+            batch: *batch,
+            cut: iteration.cut,
+        });
+        let qualified = Qualified::of(&facts.asked.condition, known);
+        let left_out = self.left_out + self.stacks.left_out + self.gpu.left_out;
+        let edges = Edges {
+            windows: self.edges,
+            kernels: self.kernel_edges,
+            pasts: self.pasts,
+        };
+        let known = Known {
+            sampled: self.stacks.finish(&facts, &strings),
+            kinds: by_row(&facts, CallKind::Other, |row| row.kind),
+            allocates: by_row(&facts, false, CallRow::allocates),
+            stretches: pairs(edges.kernels.clone()),
+            gpu: self.gpu.times(),
+            facts,
+            strings,
+            iterations,
+            batches,
+            qualified,
+            requests,
+            idle,
+            left_out,
+        };
+        (known, edges, self.layers)
+    }
+}
+
+/// Something of each row of the table of calls.
+fn by_row<T: Copy>(facts: &Facts, none: T, of: impl Fn(&CallRow) -> T) -> [T; 256] {
+    let mut all = [none; 256];
+    for row in &facts.calls {
+        all[usize::from(row.row)] = of(row);
+    }
+    all
+}
+
+impl Known {
+    /// Whether an iteration lies in a window in which kernels are taken.
+    pub fn is_taken(&self, raw: &RawIteration) -> bool {
+        let mut of = self.stretches.iter();
+        of.any(|of| (of.first..=of.last).contains(&raw.n))
     }
 }

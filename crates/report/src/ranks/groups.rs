@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tllmprof_record::{CommunicatorId, GroupRank, Member};
 
 use crate::collectives::{Operation, ROWS};
-use crate::process::Process;
+use crate::ranks::Rank;
 
 /// Processes that are in one communicator, or in several of the same ranks.
 #[derive(PartialEq, Eq, Debug)]
@@ -18,7 +18,7 @@ struct Set {
 /// Who is in which communicators.
 #[derive(Debug)]
 pub struct Members<'a> {
-    processes: &'a [Process],
+    processes: &'a [Rank<'a>],
     sets: Vec<Set>,
     /// For each process which of `sets` it is in; `None`: not known.
     of: Vec<Option<Vec<usize>>>,
@@ -34,7 +34,7 @@ pub struct GroupName {
 }
 
 impl<'a> Members<'a> {
-    pub fn of(processes: &'a [Process]) -> Self {
+    pub fn of(processes: &'a [Rank<'a>]) -> Self {
         let mut by_id: BTreeMap<(CommunicatorId, u32), Vec<usize>> = BTreeMap::new();
         let mut are_known = vec![false; processes.len()];
         for (place, process) in processes.iter().enumerate() {

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use crate::process::Process;
+use crate::ranks::Rank;
 
 /// The name of each process: its rank where no two have the same, else its process ID.
-pub fn names(processes: &[Process]) -> Vec<String> {
+pub fn names(processes: &[Rank<'_>]) -> Vec<String> {
     let ranks: HashSet<_> = processes.iter().map(|process| process.facts.rank).collect();
-    let name = |process: &Process| match ranks.len() == processes.len() {
+    let name = |process: &Rank<'_>| match ranks.len() == processes.len() {
         true => format!("rank {}", process.facts.rank),
         false => format!("pid {}", process.pid),
     };

@@ -1,34 +1,65 @@
 //! Ranks side by side: which is the slowest in each iteration, and by how much.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use crate::events::window::Window;
 use crate::numbers::quantiles::Quantiles;
-use crate::process::Process;
+use crate::ranks::Rank;
 
-/// Iterations that several processes have, by number.
-#[derive(Debug)]
+/// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Skew {
-    /// Of each process: in how many of these iterations it is, and in how many it took longer than all others.
-    pub common: Vec<u64>,
-    pub slowest: Vec<u64>,
-    /// How much longer the slowest took than the fastest, in nanoseconds.
+    /// How much longer the slowest process took than the fastest, over these iterations.
     pub spread: Quantiles,
+    /// For each of `processes`: in how many of these iterations it is.
+    #[schemars(extend("unit" = "iterations"))]
+    pub common: Vec<u64>,
+    /// For each of `processes`: in how many of these iterations it took longer than all others.
+    #[schemars(extend("unit" = "iterations"))]
+    pub slowest: Vec<u64>,
     /// In the order of their numbers.
+    #[serde(skip)]
     pub iterations: Vec<Step>,
 }
 
-/// One iteration over the processes that have it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// An iteration over the processes that have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SkewStep")]
 pub struct Step {
+    /// The iteration's number.
     pub n: u64,
-    /// Places in the report's processes.
+    /// The place in `processes` of the process that took longest; where several took as long, of one of them.
     pub slowest: usize,
+    /// The place in `processes` of the process that took shortest.
     pub fastest: usize,
-    /// How long the slowest took, in nanoseconds.
+    /// How long the slowest took.
+    #[serde(rename = "dur_ns")]
     pub duration: u64,
-    /// How much longer than the fastest, in nanoseconds.
+    /// How much longer the slowest took than the fastest.
+    #[serde(rename = "spread_ns")]
     pub spread: u64,
     /// How much longer than the slowest of the other processes, in nanoseconds.
+    #[serde(skip)]
     pub ahead: u64,
+}
+
+/// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Skew")]
+pub struct SkewView<'a> {
+    #[serde(flatten)]
+    skew: &'a Skew,
+    /// These iterations, in the order of their numbers.
+    iterations: &'a [Step],
+}
+
+impl<'a> SkewView<'a> {
+    /// `each`: with its iterations, of which there may be a million.
+    pub fn of(skew: &'a Skew, each: bool) -> Self {
+        let iterations = if each { &skew.iterations[..] } else { &[] };
+        Self { skew, iterations }
+    }
 }
 
 impl Skew {
@@ -52,7 +83,7 @@ impl Skew {
     }
 
     /// That of some processes; `None` where no two have an iteration in common that counts.
-    pub fn of(processes: &[Process]) -> Option<Self> {
+    pub fn of(processes: &[Rank<'_>]) -> Option<Self> {
         let mut all: Vec<(u64, u64, usize)> = Vec::new();
         for (place, process) in processes.iter().enumerate() {
             let iterations = process.windows.iter().flat_map(Window::qualified);

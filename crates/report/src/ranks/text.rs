@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ledger::text::differences;
 use crate::numbers::units::{Share, Time};
 use crate::print::lines::Lines;
-use crate::process::Process;
+use crate::ranks::Rank;
 use crate::ranks::arrivals::{Arrivals, Bound, Sum};
 use crate::ranks::groups::GroupName;
 
@@ -16,7 +16,7 @@ const NOTES: usize = 3;
 /// A rank that takes less of the others' time has none.
 const NAMED: f64 = 0.005;
 
-pub fn add(arrivals: &Arrivals, processes: &[Process], names: &[String], lines: &mut Lines) {
+pub fn add(arrivals: &Arrivals, processes: &[Rank<'_>], names: &[String], lines: &mut Lines) {
     let why = match arrivals.verdict {
         Bound::Inconclusive => format!(" ({})", arrivals.why),
         _ => String::new(),
@@ -69,7 +69,7 @@ pub fn add(arrivals: &Arrivals, processes: &[Process], names: &[String], lines: 
             Time(now)
         );
         lines.list(&start, &differences(&arrivals.causes(*place), lines));
-        let groups = processes[*place].facts.in_groups();
+        let groups = processes[*place].facts.in_groups.as_str();
         if !groups.is_empty() {
             lines.add(format_args!("    it is {groups}"));
         }
@@ -97,7 +97,7 @@ fn groups(arrivals: &Arrivals) -> Vec<(&[usize], Option<&GroupName>, Sum)> {
 }
 
 /// The ranks of some processes.
-fn ranks(processes: &[Process], places: &[usize]) -> String {
+fn ranks(processes: &[Rank<'_>], places: &[usize]) -> String {
     const MOST: usize = 4;
     let mut ranks: Vec<_> = places
         .iter()

@@ -4,12 +4,14 @@ mod json;
 mod one;
 mod several;
 mod text;
+mod view;
 
-pub use json::JsonReport;
+pub use json::ReportView;
 
 use crate::findings::{self, Finding};
 use crate::iterations::sum::of_which;
 use crate::process::Process;
+use crate::ranks::Rank;
 use crate::ranks::arrivals::Arrivals;
 use crate::ranks::names;
 use crate::ranks::skew::Skew;
@@ -44,9 +46,10 @@ impl Report {
                 .cmp(&key(b))
                 .then_with(|| a.facts.host.cmp(&b.facts.host))
         });
-        let skew = Skew::of(&processes);
-        let names = names::names(&processes);
-        let arrivals = Arrivals::of(&processes, &names);
+        let ranks = ranks(&processes);
+        let skew = Skew::of(&ranks);
+        let names = names::names(&ranks);
+        let arrivals = Arrivals::of(&ranks, &names);
         let findings = findings::findings(&processes, &names, skew.as_ref(), arrivals.as_ref());
         Self {
             processes,
@@ -62,4 +65,17 @@ impl Report {
     pub fn of_which(&self) -> Vec<&'static str> {
         of_which(self.processes.iter().filter_map(|one| one.sum.as_ref()))
     }
+}
+
+/// The processes as ranks.
+fn ranks(processes: &[Process]) -> Vec<Rank<'_>> {
+    let processes = processes.iter();
+    processes
+        .map(|process| Rank {
+            pid: process.pid,
+            facts: &process.facts,
+            windows: &process.windows,
+            collectives: &process.collectives,
+        })
+        .collect()
 }

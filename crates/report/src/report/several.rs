@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::one::shortcomings;
+use super::ranks;
 use crate::Report;
 use crate::findings::text as findings;
 use crate::iterations::sum::of_which;
-use crate::ledger::LedgerKind;
 use crate::ledger::slow::Slow;
 use crate::ledger::text::{SLOWEST, causes, longer};
 use crate::numbers::units::{Rate, Share, Time};
 use crate::print::lines::Lines;
 use crate::process::Process;
+use crate::process::text::shortcomings;
 use crate::ranks::skew::Skew;
 use crate::ranks::text as collectives;
 use crate::routing::text as routing;
@@ -41,7 +41,7 @@ pub fn processes(report: &Report, lines: &mut Lines) {
         skewed(skew, names, lines);
     }
     if let Some(arrivals) = arrivals {
-        collectives::add(arrivals, processes, names, lines);
+        collectives::add(arrivals, &ranks(processes), names, lines);
     }
     let sampled = processes.iter().map(|process| &process.stacks);
     stacks::several(sampled.zip(names), lines);
@@ -125,14 +125,14 @@ fn table(processes: &[Process], skew: Option<&Skew>, lines: &mut Lines) {
         lines.add(format_args!(
             "{start}{:>6}{:>6}{:>8}{:>8}{:>8}{:>6}{:>8}{:>8}",
             sum.iterations,
-            sum.rate()
+            sum.per_second
                 .map_or_else(String::new, |rate| Rate(rate).to_string()),
             Time(sum.time.p50),
             Time(sum.time.max),
             sum.gpu_share
                 .map_or_else(String::new, |share| Share(share).to_string()),
             sum.gpu_iterations,
-            Share(process.ledger.host_share(LedgerKind::Wait)),
+            Share(sum.wait_share),
             slowest.map_or_else(String::new, ToString::to_string)
         ));
     }

@@ -1,9 +1,11 @@
 //! How the router of a mixture of experts shared its tokens out.
 
+mod balance;
 pub mod text;
 
 use std::collections::BTreeMap;
 
+pub use balance::Routing;
 use tllmprof_record::{Event, What};
 
 /// How many experts, over all layers, are distinguished.

@@ -7,12 +7,12 @@ pub mod text;
 mod tree;
 
 use schemars::JsonSchema;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use tllmprof_record::ThreadState;
 
 pub use tree::{Tree, TreeNode};
 
-use crate::events::samples::{Place, SampleCounts, Sampled, Seen};
+use crate::events::samples::{ENOUGH, Place, SampleCounts, Sampled, Seen};
 use tree::TreeBuilder;
 
 /// How many functions are listed.
@@ -37,23 +37,47 @@ pub struct FunctionSamples {
     pub share: f64,
 }
 
-/// What samples of stacks show.
-#[derive(Debug, Default)]
+/// Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of
+/// the ledger is of, but for those taken while the thread waited for requests.
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Stacks {
-    /// How often samples were to be taken, in Hz; `None`: they were not.
+    /// How often samples were to be taken; `null`: not known.
+    #[schemars(extend("unit" = "Hz"))]
     pub rate: Option<u64>,
-    pub counts: SampleCounts,
-    /// The mean time between samples in iterations, in nanoseconds.
+    /// The mean time between samples in iterations; `null`: there are none.
+    #[serde(rename = "interval_ns")]
     pub interval: Option<u64>,
-    /// The same of each window.
+    /// How many there are.
+    pub counts: SampleCounts,
+    /// How much of the samples was rejected.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub rejected_share: f64,
+    /// From how many samples on functions are distinguished.
+    #[schemars(extend("unit" = "samples"))]
+    pub enough: u64,
+    /// Whether the ledger distinguishes functions by them.
+    pub told_apart: bool,
+    /// For each of `windows`: how many there are.
     pub windows: Vec<SampleCounts>,
-    /// Those that were innermost most often first.
+    /// Functions by how often they were the innermost one, the greatest first: up to 32.
     pub functions: Vec<FunctionSamples>,
-    /// Calls of Python functions, and of native ones.
+    /// Who called whom. Callers come before what they call; what is under 0.1 % of the samples is left out.
+    #[serde(rename = "tree")]
     pub python: Tree,
+    /// The same of native stacks.
+    #[serde(rename = "native_tree")]
     pub native: Tree,
     /// All of the record, in iterations or not.
+    #[serde(skip)]
     pub sampled: Sampled,
+}
+
+/// Writes what was sampled, if anything was.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result<S::Ok, S::Error> {
+    stacks.is_there().then_some(stacks).serialize(serializer)
 }
 
 impl Stacks {
@@ -121,6 +145,9 @@ impl Stacks {
         Self {
             rate,
             counts,
+            rejected_share: counts.rejected_share(),
+            enough: ENOUGH,
+            told_apart: counts.enough(),
             interval: took.checked_div(taken),
             windows: by_window,
             functions,

@@ -1,9 +1,12 @@
 //! The clocks of the ranks: those of one host share one, and those of several hosts are aligned by the ends of collectives,
 //! which all ranks reach together up to the transfer's tail.
 
+use schemars::JsonSchema;
+use serde::Serialize;
+
 use super::fit::{Fit, Jump, median};
 use super::matching::{Group, Matched};
-use crate::process::Process;
+use crate::ranks::Rank;
 
 /// How many events of a group clocks are aligned by.
 const EVENTS: usize = 4096;
@@ -13,29 +16,42 @@ const SHARED: u64 = 1_000;
 const ALIKE: i64 = 25_000;
 
 /// A host's clock.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Clock")]
 pub struct HostClock {
+    /// The host's name.
     pub host: String,
     /// A process of it.
+    #[serde(skip)]
     pub process: usize,
-    /// How far it is ahead of the first host's, in the middle; `None`: no collective says so.
+    /// How far `CLOCK_MONOTONIC` is there ahead of that of the host that all are compared with, in the middle of the
+    /// record; `null`: no collectives say so.
+    #[serde(rename = "offset_ns")]
     pub offset: Option<i64>,
-    /// Parts in a million.
+    /// How much faster it goes.
+    #[serde(rename = "drift_ppm")]
+    #[schemars(extend("unit" = "parts per million"))]
     pub drift: f64,
-    /// How far 9 of 10 of its ends are from those of the others at most, in nanoseconds.
+    /// How far 9 of 10 ends of its collectives are from those of the other hosts at most.
+    #[serde(rename = "error_ns")]
     pub error: u64,
 }
 
 /// A clock that jumps.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
 pub struct ClockJump {
-    /// The process whose clock it is, or one of its host where all of that jump.
+    /// The place in `processes` of the process whose GPU times jump, or of one of the host's.
     pub process: usize,
+    /// Whether the clock of the whole host jumps.
     pub is_host: bool,
     /// It may as well be the other clock that jumps.
+    #[serde(skip)]
     pub is_either: bool,
-    /// The iteration before which it does.
+    /// The number of the iteration from which on it is another.
+    #[serde(rename = "n")]
     pub step: u32,
+    /// By how much.
+    #[serde(rename = "by_ns")]
     pub by: i64,
 }
 
@@ -53,10 +69,10 @@ pub struct Clocks {
 }
 
 /// Whose clock each process has: by the boot of its machine, else by the host's name.
-pub fn hosts(processes: &[Process]) -> Vec<usize> {
+pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
     let mut known: Vec<(&str, &str)> = Vec::new();
     let mut hosts = Vec::with_capacity(processes.len());
-    for Process { facts, .. } in processes {
+    for Rank { facts, .. } in processes {
         let own = match &*facts.boot {
             "" => ("", &*facts.host),
             boot => (boot, ""),
@@ -118,31 +134,7 @@ impl Clocks {
         if known.is_empty() || new.is_empty() {
             return false;
         }
-        let mut points = vec![Vec::new(); new.len()];
-        let mut ends = Vec::new();
-        for event in group.some(EVENTS) {
-            let mut end_of = |host: usize| {
-                ends.clear();
-                ends.extend(
-                    by_host[host]
-                        .iter()
-                        .map(|at| group.lanes[*at].get(event[*at]).end() as i64),
-                );
-                median(&mut ends)
-            };
-            let mut references: Vec<_> = known
-                .iter()
-                .map(|host| {
-                    let end = end_of(*host);
-                    end - self.fits[*host].as_ref().map_or(0, |fit| fit.at(end))
-                })
-                .collect();
-            let reference = median(&mut references);
-            for (points, host) in points.iter_mut().zip(&new) {
-                let end = end_of(*host);
-                points.push((end, end - reference));
-            }
-        }
+        let points = self.offsets(group, &by_host, &known, &new);
         let fits: Vec<_> = points.iter().map(|points| Fit::of(points)).collect();
         let jumps: Vec<_> = fits.iter().map(Fit::jumps).collect();
         // Where all jump together, and there are several, the one that they are held against does.
@@ -186,6 +178,42 @@ impl Clocks {
             self.fits[host] = Some(fit);
         }
         true
+    }
+
+    /// How far the ends of events are on each of the `new` hosts from those on the `known` ones, and when.
+    fn offsets(
+        &self,
+        group: &Group<'_>,
+        by_host: &[Vec<usize>],
+        known: &[usize],
+        new: &[usize],
+    ) -> Vec<Vec<(i64, i64)>> {
+        let mut points = vec![Vec::new(); new.len()];
+        let mut ends = Vec::new();
+        for event in group.some(EVENTS) {
+            let mut end_of = |host: usize| {
+                ends.clear();
+                ends.extend(
+                    by_host[host]
+                        .iter()
+                        .map(|at| group.lanes[*at].get(event[*at]).end() as i64),
+                );
+                median(&mut ends)
+            };
+            let mut references: Vec<_> = known
+                .iter()
+                .map(|host| {
+                    let end = end_of(*host);
+                    end - self.fits[*host].as_ref().map_or(0, |fit| fit.at(end))
+                })
+                .collect();
+            let reference = median(&mut references);
+            for (points, host) in points.iter_mut().zip(new) {
+                let end = end_of(*host);
+                points.push((end, end - reference));
+            }
+        }
+        points
     }
 
     /// Finds ranks whose times jump though those of their host do not: what the driver says of the GPU's clock may.
@@ -261,7 +289,7 @@ impl Clocks {
     }
 
     /// The clocks of hosts, at the middle of what each process has.
-    pub fn shown(&self, processes: &[Process]) -> Vec<HostClock> {
+    pub fn shown(&self, processes: &[Rank<'_>]) -> Vec<HostClock> {
         let fits = self.fits.iter().zip(&self.first);
         fits.map(|(fit, first)| {
             let all = &processes[*first].collectives.all;

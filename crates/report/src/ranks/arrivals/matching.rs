@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::fit::Fit;
 use crate::collectives::{Collective, ROWS};
-use crate::process::Process;
+use crate::ranks::Rank;
 use crate::ranks::groups::Members;
 
 /// How many events two ranks are compared by, and how many they need to have.
@@ -131,7 +131,7 @@ impl Group<'_> {
 /// Pairs the collectives of some processes up, each of a rank of its own. `hosts` says whose clock each process has,
 /// `members` which of them may be in a group.
 pub fn matched<'a>(
-    processes: &'a [Process],
+    processes: &'a [Rank<'a>],
     places: &[usize],
     hosts: &[usize],
     members: &Members<'_>,

@@ -5,6 +5,7 @@ mod clocks;
 mod fit;
 mod matching;
 mod sums;
+mod view;
 mod why;
 
 use std::collections::BTreeMap;
@@ -15,11 +16,12 @@ use serde::Serialize;
 use crate::collectives::ROWS;
 use crate::ledger::difference::Difference;
 use crate::numbers::units::{Change, Share, Time};
-use crate::process::Process;
+use crate::ranks::Rank;
 use crate::ranks::groups::{GroupName, Members};
 pub use clocks::{ClockJump, HostClock};
 use sums::{NONE, Sums};
 pub use sums::{RankSum, StepSum, Sum};
+pub use view::{ArrivalsView, CollectiveSum};
 
 /// Waiting is most of the time of collectives from this part on, and little up to that one.
 const MOST: f64 = 2.0 / 3.0;
@@ -106,7 +108,7 @@ pub struct Arrivals {
 
 impl Arrivals {
     /// What those of some processes show; `None` where there are no two with collectives.
-    pub fn of(processes: &[Process], names: &[String]) -> Option<Self> {
+    pub fn of(processes: &[Rank<'_>], names: &[String]) -> Option<Self> {
         let with: Vec<_> = (0..processes.len())
             .filter(|place| !processes[*place].collectives.all.is_empty())
             .collect();
@@ -232,7 +234,7 @@ impl StepSum {
 }
 
 /// Those of some processes whose rank no other one has.
-fn own_ranks(processes: &[Process], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
+fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
     let mut by_rank: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for place in with {
         by_rank
@@ -259,7 +261,7 @@ fn own_ranks(processes: &[Process], with: &[usize], notes: &mut Vec<String>) -> 
 }
 
 /// Ranks of the world whose records with collectives are not there; where nobody knows the world, none.
-fn missing(processes: &[Process], own: &[usize]) -> Vec<u64> {
+fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
     let size = own
         .iter()
         .filter_map(|place| processes[*place].facts.world_size)
@@ -285,7 +287,7 @@ fn list(names: impl ExactSizeIterator<Item = String>) -> String {
 
 /// What is left out, and what is wrong with clocks.
 fn said(
-    processes: &[Process],
+    processes: &[Rank<'_>],
     names: &[String],
     matched: &matching::Matched<'_>,
     clocks: &clocks::Clocks,

@@ -8,7 +8,7 @@ use super::matching::{Group, Matched};
 use super::why::{Known, Why, why};
 use crate::collectives::ROWS;
 use crate::events::iteration::Iteration;
-use crate::process::Process;
+use crate::ranks::Rank;
 
 /// A rank that comes less later than the median one is not looked into, in nanoseconds.
 const LATE: u64 = 5_000;
@@ -125,7 +125,7 @@ impl Cells {
     }
 }
 
-pub fn sums(processes: &[Process], matched: &Matched<'_>, clocks: &Clocks) -> Sums {
+pub fn sums(processes: &[Rank<'_>], matched: &Matched<'_>, clocks: &Clocks) -> Sums {
     let ranks = processes.len();
     let mut sums = Sums {
         ranks: vec![RankSum::default(); ranks],

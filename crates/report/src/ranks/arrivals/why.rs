@@ -8,7 +8,7 @@ use crate::collectives::Collective;
 use crate::events::iteration::Iteration;
 use crate::ledger::difference::{Difference, cause};
 use crate::numbers::units::Rate;
-use crate::process::Process;
+use crate::ranks::Rank;
 
 /// What the host does that is known of each iteration.
 const HOST: usize = 5;
@@ -52,14 +52,14 @@ pub struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    pub fn new(processes: &'a [Process]) -> Self {
-        let of = |process: &'a Process| {
+    pub fn new(processes: &'a [Rank<'a>]) -> Self {
+        let of = |process: &Rank<'a>| {
             let all = process.windows.iter().flat_map(|window| &window.iterations);
             let mut all: Vec<_> = all.map(|one| (one.n as u32, one)).collect();
             all.sort_by_key(|one| one.0);
             all
         };
-        let first = |process: &Process| {
+        let first = |process: &Rank<'_>| {
             let mut first: Vec<_> = process.windows.iter().map(|one| one.first as u32).collect();
             first.sort_unstable();
             first

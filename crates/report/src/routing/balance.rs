@@ -1,10 +1,10 @@
-//! How unbalanced the learned routers of experts are, as JSON.
+//! How unbalanced the learned routers of experts are, by the number of GPUs that experts are on.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use super::{LayerLoad, mean};
 use crate::events::facts::Facts;
-use crate::routing::{self, LayerLoad};
 
 /// Numbers of GPUs that a layer's experts may be on.
 const GPUS: [usize; 6] = [2, 4, 8, 16, 32, 64];
@@ -12,18 +12,18 @@ const GPUS: [usize; 6] = [2, 4, 8, 16, 32, 64];
 /// How unevenly the learned routers of MoE layers chose experts, outside windows.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Routing")]
-pub struct JsonRouting<'a> {
+pub struct Routing<'a> {
     /// The mean of the layers' `max_of_mean`.
     #[schemars(extend("unit" = "multiple of the mean"))]
     mean: f64,
     /// The layers, in the order of their numbers.
-    layers: Vec<JsonLayer<'a>>,
+    layers: Vec<RoutedLayer<'a>>,
 }
 
 /// An MoE layer.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Layer")]
-struct JsonLayer<'a> {
+struct RoutedLayer<'a> {
     /// Its number.
     layer: u16,
     /// Its name; `null`: not known.
@@ -39,7 +39,7 @@ struct JsonLayer<'a> {
     idle: usize,
     /// `max_of_mean` of GPUs instead of experts, where each GPU can hold equally many experts, in the order of their
     /// numbers: for 2, 4, 8, 16, 32 and 64 GPUs, and for as many as there are processes.
-    gpus: Vec<JsonGpus>,
+    gpus: Vec<OnGpus>,
     /// What each expert was sent, in the order of their numbers.
     #[schemars(extend("unit" = "tokens"))]
     experts: &'a [u64],
@@ -48,7 +48,7 @@ struct JsonLayer<'a> {
 /// A layer's experts on so many GPUs.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LayerOnGpus")]
-struct JsonGpus {
+struct OnGpus {
     /// How many GPUs.
     #[schemars(extend("unit" = "GPUs"))]
     gpus: usize,
@@ -57,7 +57,7 @@ struct JsonGpus {
     max_of_mean: f64,
 }
 
-impl<'a> JsonRouting<'a> {
+impl<'a> Routing<'a> {
     /// `None` where nothing was counted. `ranks`: how many processes there are.
     pub fn of(loads: &'a [LayerLoad], facts: &'a Facts, ranks: usize) -> Option<Self> {
         let mut sizes = GPUS.to_vec();
@@ -68,7 +68,7 @@ impl<'a> JsonRouting<'a> {
         let layers: Vec<_> = loads
             .iter()
             .filter_map(|load| {
-                Some(JsonLayer {
+                Some(RoutedLayer {
                     layer: load.layer,
                     name: facts
                         .routers
@@ -80,7 +80,7 @@ impl<'a> JsonRouting<'a> {
                     gpus: sizes
                         .iter()
                         .filter_map(|gpus| {
-                            Some(JsonGpus {
+                            Some(OnGpus {
                                 gpus: *gpus,
                                 max_of_mean: load.over_gpus(*gpus)?,
                             })
@@ -91,7 +91,7 @@ impl<'a> JsonRouting<'a> {
             })
             .collect();
         Some(Self {
-            mean: routing::mean(loads)?,
+            mean: mean(loads)?,
             layers,
         })
     }

@@ -5,7 +5,7 @@ use serde::{Serialize, Serializer};
 
 use crate::collectives::ROWS;
 use crate::ledger::difference::Difference;
-use crate::process::Process;
+use crate::ranks::Rank;
 use crate::ranks::arrivals::{
     Arrivals, Bound, ClockJump, CollectiveGroup, HostClock, StepSum, Sum,
 };
@@ -13,7 +13,7 @@ use crate::ranks::arrivals::{
 /// The collectives of one operation of one library, by the kernels of the record.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collective")]
-pub struct JsonCollective {
+pub struct CollectiveSum {
     /// The operation and the library, such as `all-reduce (NCCL)`.
     name: String,
     /// How many there are.
@@ -34,7 +34,7 @@ pub struct JsonCollective {
 /// several hosts are compared by the ends of collectives.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Collectives")]
-pub struct JsonCollectives<'a> {
+pub struct ArrivalsView<'a> {
     /// What the time of the collectives is.
     verdict: Bound,
     /// Why it is inconclusive; `null`: it is not.
@@ -53,24 +53,24 @@ pub struct JsonCollectives<'a> {
     #[schemars(extend("unit" = "part of 1"))]
     transfer_share: f64,
     /// Ranks whose collectives of one kind are the same events.
-    groups: Vec<JsonGroup<'a>>,
+    groups: Vec<GroupView<'a>>,
     /// The clock of each host.
-    clocks: Vec<JsonClock<'a>>,
+    clocks: &'a [HostClock],
     /// Clocks that jump: moments before and after are aligned by themselves.
-    jumps: Vec<JsonJump>,
+    jumps: &'a [ClockJump],
     /// What is left out, and why.
     notes: &'a [String],
     /// For each of `processes`.
-    ranks: Vec<JsonRank>,
+    ranks: Vec<RankView>,
     /// The iterations in which collectives were matched, in the order of their numbers.
-    #[schemars(with = "Vec<JsonArrival>")]
+    #[schemars(with = "Vec<StepView>")]
     iterations: Steps<'a>,
 }
 
 /// Ranks whose collectives of one kind are the same events.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "CollectiveGroup")]
-struct JsonGroup<'a> {
+struct GroupView<'a> {
     /// The operation and the library.
     name: &'a str,
     /// The ranks' group: `TP`, `PP`, `EP`, `DP`, `world`, or `communicator` for one of NCCL without a name; `null`: the
@@ -90,40 +90,10 @@ struct JsonGroup<'a> {
     transfer_ns: u64,
 }
 
-/// A host's clock.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "Clock")]
-struct JsonClock<'a> {
-    /// The host's name.
-    host: &'a str,
-    /// How far `CLOCK_MONOTONIC` is there ahead of that of the host that all are compared with, in the middle of the
-    /// record; `null`: no collectives say so.
-    offset_ns: Option<i64>,
-    /// How much faster it goes.
-    #[schemars(extend("unit" = "parts per million"))]
-    drift_ppm: f64,
-    /// How far 9 of 10 ends of its collectives are from those of the other hosts at most.
-    error_ns: u64,
-}
-
-/// A clock that jumps.
-#[derive(Debug, Serialize, JsonSchema)]
-#[schemars(rename = "ClockJump")]
-struct JsonJump {
-    /// The place in `processes` of the process whose GPU times jump, or of one of the host's.
-    process: usize,
-    /// Whether the clock of the whole host jumps.
-    is_host: bool,
-    /// The number of the iteration from which on it is another.
-    n: u32,
-    /// By how much.
-    by_ns: i64,
-}
-
 /// A rank in its collectives.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "RankInCollectives")]
-struct JsonRank {
+struct RankView {
     /// How many of its collectives were matched.
     #[schemars(extend("unit" = "collectives"))]
     matched: u64,
@@ -149,7 +119,7 @@ struct JsonRank {
 /// An iteration over the ranks.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Arrival")]
-struct JsonArrival {
+struct StepView {
     /// Its number.
     n: u32,
     /// What the time of its collectives is.
@@ -180,11 +150,11 @@ impl Serialize for Steps<'_> {
         let arrivals = self.0.into_iter();
         let all =
             arrivals.flat_map(|all| all.steps.iter().enumerate().map(move |step| (all, step)));
-        serializer.collect_seq(all.map(|(all, (at, step))| JsonArrival::of(all, at, step)))
+        serializer.collect_seq(all.map(|(all, (at, step))| StepView::of(all, at, step)))
     }
 }
 
-impl JsonArrival {
+impl StepView {
     fn of(all: &Arrivals, at: usize, step: &StepSum) -> Self {
         Self {
             n: step.n,
@@ -199,9 +169,9 @@ impl JsonArrival {
     }
 }
 
-impl JsonCollective {
+impl CollectiveSum {
     /// Those of a process, at that place.
-    pub fn of(process: &Process, place: usize, arrivals: Option<&Arrivals>) -> Vec<Self> {
+    pub fn of(process: &Rank<'_>, place: usize, arrivals: Option<&Arrivals>) -> Vec<Self> {
         let of = |(row, (count, ns)): (u8, (u64, u64))| {
             let sum: Option<&Sum> = arrivals.and_then(|arrivals| arrivals.kind(place, row));
             Self {
@@ -217,7 +187,7 @@ impl JsonCollective {
     }
 }
 
-impl<'a> JsonCollectives<'a> {
+impl<'a> ArrivalsView<'a> {
     pub fn of(arrivals: &'a Arrivals, each: bool) -> Self {
         Self {
             verdict: arrivals.verdict,
@@ -227,19 +197,19 @@ impl<'a> JsonCollectives<'a> {
             transfer_ns: arrivals.all.transfer,
             wait_share: arrivals.part(arrivals.all.wait),
             transfer_share: arrivals.part(arrivals.all.transfer),
-            groups: arrivals.groups.iter().map(JsonGroup::of).collect(),
-            clocks: arrivals.clocks.iter().map(JsonClock::of).collect(),
-            jumps: arrivals.jumps.iter().map(JsonJump::of).collect(),
+            groups: arrivals.groups.iter().map(GroupView::of).collect(),
+            clocks: &arrivals.clocks,
+            jumps: &arrivals.jumps,
             notes: &arrivals.notes,
             ranks: (0..arrivals.ranks.len())
-                .map(|place| JsonRank::of(arrivals, place))
+                .map(|place| RankView::of(arrivals, place))
                 .collect(),
             iterations: Steps(each.then_some(arrivals)),
         }
     }
 }
 
-impl<'a> JsonGroup<'a> {
+impl<'a> GroupView<'a> {
     fn of(group: &'a CollectiveGroup) -> Self {
         Self {
             name: &group.name,
@@ -253,29 +223,7 @@ impl<'a> JsonGroup<'a> {
     }
 }
 
-impl<'a> JsonClock<'a> {
-    fn of(clock: &'a HostClock) -> Self {
-        Self {
-            host: &clock.host,
-            offset_ns: clock.offset,
-            drift_ppm: clock.drift,
-            error_ns: clock.error,
-        }
-    }
-}
-
-impl JsonJump {
-    fn of(jump: &ClockJump) -> Self {
-        Self {
-            process: jump.process,
-            is_host: jump.is_host,
-            n: jump.step,
-            by_ns: jump.by,
-        }
-    }
-}
-
-impl JsonRank {
+impl RankView {
     fn of(arrivals: &Arrivals, place: usize) -> Self {
         let rank = &arrivals.ranks[place];
         let (now, then) = arrivals.step_without(place);
