@@ -41,6 +41,7 @@ pub use events::samples::{ENOUGH as ENOUGH_SAMPLES, SampleCounts, StackSample};
 pub use events::spans::{Span, Spans};
 pub use events::turnaround::Turnaround;
 pub use events::window::Window;
+pub use events::work::{GpuWork, GpuWorkKind};
 pub use findings::{Finding, Verdict};
 pub use iterations::unqualified::UnqualifiedSum;
 pub use kernels::blocks::{BlockKernel, Blocks, Outside};

@@ -10,7 +10,9 @@ use std::collections::{HashMap, HashSet};
 
 use tllmprof_record::{CallKind, Clock, Event, What};
 
-use crate::events::facts::CallRow;
+use super::facts::CallRow;
+use super::spans::Span;
+use super::work::{GpuWork, GpuWorkKind};
 
 /// How many calls, and how many numbers of launches, are looked at.
 const LIMIT: usize = 1 << 20;
@@ -136,7 +138,19 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    /// Adds an event, if it is one of these.
+    /// Adds work of a GPU.
+    pub fn add_work(&mut self, work: &GpuWork) {
+        if self.windows.is_empty() || self.is_too_much {
+            return;
+        }
+        let Span { start, end } = work.span();
+        self.busy(start, end);
+        if let GpuWorkKind::Kernel { correlation, .. } = work.what {
+            self.kernel((work.device, work.stream), correlation, start);
+        }
+    }
+
+    /// Adds an event, if it is a call that launches.
     pub fn add(&mut self, thread: u32, event: &Event) {
         if self.windows.is_empty() || self.is_too_much {
             return;
@@ -158,19 +172,6 @@ impl<'a> LaunchTally<'a> {
                         stream,
                     });
                 }
-            }
-            What::GpuKernel {
-                device,
-                stream,
-                correlation,
-                ..
-            } => {
-                let start = self.clock.ns(event.start);
-                self.work(start, event.duration);
-                self.kernel((device, stream), correlation, start);
-            }
-            What::GpuCopy { .. } | What::GpuSet { .. } => {
-                self.work(self.clock.ns(event.start), event.duration);
             }
             _ => (),
         }
@@ -217,9 +218,9 @@ impl<'a> LaunchTally<'a> {
         }
     }
 
-    fn work(&mut self, start: u64, duration: u64) {
+    fn busy(&mut self, start: u64, end: u64) {
         if self.busy.len() < LIMIT {
-            self.busy.push((start, start.saturating_add(duration)));
+            self.busy.push((start, end));
         } else {
             self.is_too_much = true;
         }
@@ -413,7 +414,7 @@ mod tests {
             lacks_some,
         };
         for (correlation, start, stream) in kernels {
-            tally.work(start * US, 3 * US);
+            tally.busy(start * US, (start + 3) * US);
             tally.kernel((0, *stream), *correlation, start * US);
         }
         let launches = tally.finish();

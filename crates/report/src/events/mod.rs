@@ -21,3 +21,4 @@ pub mod spans;
 pub mod tally;
 pub mod turnaround;
 pub mod window;
+pub mod work;

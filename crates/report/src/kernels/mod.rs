@@ -16,6 +16,7 @@ use crate::events::qualify::Qualified;
 use crate::events::raw::RawIteration;
 use crate::events::spans::{Span, Spans};
 use crate::events::window::{WindowEdge, pairs};
+use crate::events::work::{GpuWork, GpuWorkKind};
 use blocks::BlockTally;
 pub use sums::{CopyTotal, KernelSum, KernelTotal, Kernels, Samples, Tallied};
 
@@ -89,34 +90,44 @@ impl<'a> KernelTally<'a> {
         }
     }
 
-    /// Adds an event of a thread, if it is one of these.
+    /// Adds work that a thread recorded.
     #[inline]
-    pub fn add(&mut self, thread: u32, event: &Event) {
-        match event.what {
-            What::GpuKernel { device, name, .. } => {
-                let start = self.work(thread, device, event, name);
+    pub fn add_work(&mut self, thread: u32, work: &GpuWork) {
+        if self.latest != Some(thread) && self.threads.len() < LIMIT {
+            self.threads.insert(thread);
+            self.latest = Some(thread);
+        }
+        let GpuWork {
+            device, start, ns, ..
+        } = *work;
+        match work.what {
+            GpuWorkKind::Kernel { name, .. } => {
+                self.busy.add(device, work.span(), name);
                 let place = self.timeline.at(start);
                 if let Some(place) = place {
                     self.began[place] = self.began[place].saturating_add(1);
-                    self.blocks.add(device, place, start, name, event.duration);
+                    self.blocks.add(device, place, start, name, ns);
                 }
                 if self.counts(place) {
-                    self.kernel(name, event.duration, place);
+                    self.kernel(name, ns, place);
                 }
             }
-            What::GpuCopy {
-                device,
-                kind,
-                bytes,
-                ..
-            } => {
-                let start = self.work(thread, device, event, COPIES + kind as u32);
-                self.copy(start, kind as usize, event.duration, bytes);
+            GpuWorkKind::Copy { kind, bytes } => {
+                let kind = kind as usize;
+                self.busy.add(device, work.span(), COPIES + kind as u32);
+                self.copy(start, kind, ns, bytes);
             }
-            What::GpuSet { device, bytes, .. } => {
-                let start = self.work(thread, device, event, COPIES + SET as u32);
-                self.copy(start, SET, event.duration, bytes);
+            GpuWorkKind::Set { bytes } => {
+                self.busy.add(device, work.span(), COPIES + SET as u32);
+                self.copy(start, SET, ns, bytes);
             }
+        }
+    }
+
+    /// Adds an event of a thread that says something about such work.
+    #[inline]
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        match event.what {
             What::KernelSample {
                 steps,
                 every_ms,
@@ -134,18 +145,6 @@ impl<'a> KernelTally<'a> {
             }
             _ => (),
         }
-    }
-
-    /// Notes that a device was at work; when that began.
-    fn work(&mut self, thread: u32, device: u8, event: &Event, what: u32) -> u64 {
-        if self.latest != Some(thread) && self.threads.len() < LIMIT {
-            self.threads.insert(thread);
-            self.latest = Some(thread);
-        }
-        let start = self.clock.ns(event.start);
-        let end = start.saturating_add(event.duration);
-        self.busy.add(device, Span { start, end }, what);
-        start
     }
 
     fn kernel(&mut self, name: StringId, ns: u64, place: Option<usize>) {
@@ -177,11 +176,10 @@ impl<'a> KernelTally<'a> {
         total.shortest = total.shortest.min(ns);
     }
 
-    /// When a device's work began, in nanoseconds, and the place of the iteration that it did in, if it counts.
-    pub fn counted(&mut self, work: &Event) -> Option<(u64, Option<usize>)> {
-        let start = self.clock.ns(work.start);
-        let place = self.timeline.at(start);
-        self.counts(place).then_some((start, place))
+    /// The place of the iteration that work began in, if it counts.
+    pub fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
+        let place = self.timeline.at(work.start);
+        self.counts(place).then_some(place)
     }
 
     fn counts(&self, place: Option<usize>) -> bool {

@@ -11,15 +11,13 @@ use super::scopes::Scopes;
 use super::{Layer, Layers, TREE, Unknown, Whole, Why};
 use crate::events::launches::Launches;
 use crate::events::spans::{Span, Spans};
+use crate::events::work::{GpuWork, GpuWorkKind};
 
 /// How many kernels by themselves are kept.
 const LIMIT: usize = 1 << 20;
 
 /// How many pairs of a scope and an iteration have a time of their own.
 const BY_STEP: usize = 1 << 20;
-
-/// When a kernel began in nanoseconds, and the place of the iteration that it did in.
-pub type Began = (u64, Option<usize>);
 
 /// A kernel by itself.
 #[derive(Clone, Copy, Debug)]
@@ -90,58 +88,52 @@ impl LayerTally {
         }
     }
 
-    /// Adds an event of a thread, if it is one of these. `began` is for one that counts.
-    pub fn add(&mut self, thread: u32, event: &Event, began: impl FnOnce() -> Option<Began>) {
-        match event.what {
-            What::GpuKernel {
-                device,
-                stream,
+    /// Adds work that a thread recorded. `place` has that of its iteration, if it counts.
+    pub fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
+        let GpuWorkKind::Kernel { correlation, .. } = work.what else {
+            if place.is_some() {
+                self.gaps.add(work.device, work.span(), None);
+            }
+            return;
+        };
+        let kernel = Latest {
+            device: work.device,
+            stream: work.stream,
+            ticks: work.ticks,
+            alone: Alone {
                 correlation,
-                ..
-            } => {
-                let began = began();
-                let (start, place) = began.unwrap_or_default();
-                let kernel = Latest {
-                    device,
-                    stream,
-                    ticks: event.start,
-                    alone: Alone {
-                        correlation,
-                        start,
-                        ns: event.duration,
-                        place: place.map(|place| place as u32),
-                    },
-                    counts: began.is_some(),
-                };
-                let before = self.latest.insert(thread, kernel);
-                self.is_alone(before);
-            }
-            What::KernelNode {
-                device,
-                stream,
-                exec,
-                node,
-            } => {
-                let is_its = |kernel: &&Latest| {
-                    (kernel.ticks, kernel.device, kernel.stream) == (event.start, device, stream)
-                };
-                let Some(kernel) = self.latest.get(&thread).filter(is_its).copied() else {
-                    return;
-                };
-                self.latest.remove(&thread);
-                if kernel.counts {
-                    let scope = self.raw.of_node(exec, node, event.start);
-                    self.ran(device, &kernel.alone, scope.ok().map(Ran::In));
-                    self.sum(scope, &kernel.alone);
-                }
-            }
-            What::GpuCopy { device, .. } | What::GpuSet { device, .. } => {
-                if let Some((start, _)) = began() {
-                    let end = start.saturating_add(event.duration);
-                    self.gaps.add(device, Span { start, end }, None);
-                }
-            }
-            _ => (),
+                start: work.start,
+                ns: work.ns,
+                place: place.flatten().map(|place| place as u32),
+            },
+            counts: place.is_some(),
+        };
+        let before = self.latest.insert(thread, kernel);
+        self.is_alone(before);
+    }
+
+    /// Adds an event of a thread, if it is one of these.
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        let What::KernelNode {
+            device,
+            stream,
+            exec,
+            node,
+        } = event.what
+        else {
+            return;
+        };
+        let is_its = |kernel: &&Latest| {
+            (kernel.ticks, kernel.device, kernel.stream) == (event.start, device, stream)
+        };
+        let Some(kernel) = self.latest.get(&thread).filter(is_its).copied() else {
+            return;
+        };
+        self.latest.remove(&thread);
+        if kernel.counts {
+            let scope = self.raw.of_node(exec, node, event.start);
+            self.ran(device, &kernel.alone, scope.ok().map(Ran::In));
+            self.sum(scope, &kernel.alone);
         }
     }
 

@@ -12,6 +12,7 @@ use crate::events::spans::{Span, Spans};
 use crate::events::tally::{self, Tallied, Tally, Totals};
 use crate::events::turnaround::{Turnaround, Turnarounds};
 use crate::events::window::{Window, windows};
+use crate::events::work::GpuWork;
 use crate::iterations::joined::whole;
 use crate::kernels::{KernelTally, Kernels};
 use crate::layers::{LayerTally, Layers, RawLayers};
@@ -103,14 +104,27 @@ impl<'a> Second<'a> {
             return;
         };
         self.tally.add(*thread, event);
-        self.collectives.add(event);
+        if let Some(work) = GpuWork::of(self.clock, event) {
+            self.work(*thread, &work);
+            return;
+        }
         if let Some((layers, launches)) = &mut self.layers {
-            layers.add(*thread, event, || self.kernels.counted(event));
+            layers.add(*thread, event);
             launches.add(*thread, event);
         }
         self.kernels.add(*thread, event);
         self.samples.add(self.clock, event);
         self.loads.add(event);
+    }
+
+    /// Shows work of a GPU to those that add it up.
+    fn work(&mut self, thread: u32, work: &GpuWork) {
+        self.collectives.add_work(work);
+        if let Some((layers, launches)) = &mut self.layers {
+            layers.add_work(thread, work, self.kernels.counted(work));
+            launches.add_work(work);
+        }
+        self.kernels.add_work(thread, work);
     }
 
     /// Ends the pass.
