@@ -1,11 +1,12 @@
 //! What tllmprof's records show.
 //!
-//! [`Process::read`] goes through a record twice: once for what there is little of (iterations, windows,
-//! names), and once for the rest, which it adds up iteration by iteration. So memory depends on the
-//! number of iterations, which is limited, and not on the record's length. [`Report`] puts processes
-//! side by side, as text ([`Report::text`]) and as JSON ([`Report::json`]).
+//! [`Process::read`] goes through a record up to three times: for what there is little of (iterations, windows, names),
+//! for the rest, which each analysis adds up, and for what the host did meanwhile. So memory depends on the number of
+//! iterations, which is limited, and not on the record's length. [`Report`] puts processes side by side, as text
+//! ([`Report::text`]) and as JSON ([`Report::json`]).
 //!
-//! Every figure is computed here, once: text, JSON and the page only write it down.
+//! Each analysis has a folder: it computes a figure, gives it its key in the JSON, its line of text and its part of a
+//! comparison. The page and exports print the same figures.
 
 #![forbid(unsafe_code)]
 

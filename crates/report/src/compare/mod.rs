@@ -4,7 +4,6 @@
 //! *between these two runs*; that a run of the same program may go faster or slower as a whole they
 //! cannot know.
 
-mod functions;
 mod mix;
 mod notes;
 mod pace;
@@ -204,7 +203,8 @@ impl Comparison {
                 layers = crate::layers::compare::changes([base, other], kernels_of);
                 notes.extend(unknown([base, other]).filter(|_| !layers.is_empty()));
             }
-            functions = functions::changes(processes);
+            let sampled = processes.map(|process| (&process.ledger, process.stacks.counts));
+            functions = crate::ledger::compare::changes(sampled);
         }
         let verdict = match is_comparable {
             true => Outcome::of(&measures, &base_side, &other_side),

@@ -1,6 +1,7 @@
 //! Where the time of iterations goes, each nanosecond once: the host's and the GPU's.
 
 mod claims;
+pub mod compare;
 pub mod difference;
 mod differences;
 mod groups;

@@ -9,7 +9,7 @@ pub mod text;
 mod uncounted;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
@@ -89,7 +89,7 @@ pub struct Process {
     pub experts: Vec<LayerLoad>,
 }
 
-fn write_path<S: Serializer>(path: &PathBuf, serializer: S) -> Result<S::Ok, S::Error> {
+fn write_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::ledger::LedgerKind;
+use super::{Ledger, LedgerKind};
+use crate::events::samples::SampleCounts;
 use crate::numbers::bootstrap::Change;
 use crate::numbers::parts::PartChange;
-use crate::process::Process;
 
 /// How many functions are shown, those that differ most first.
 const FUNCTIONS: usize = 20;
@@ -24,14 +24,13 @@ struct Row {
 }
 
 /// The functions that differ by more than chance, those first that differ most; none where a run tells none apart.
-pub fn changes(processes: [&Process; 2]) -> Vec<PartChange> {
-    let is_told = |process: &&Process| process.stacks.counts.enough();
-    if !processes.iter().all(is_told) {
+pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
+    if !runs.iter().all(|(_, counts)| counts.enough()) {
         return Vec::new();
     }
     let mut by_name: BTreeMap<String, [Row; 2]> = BTreeMap::new();
-    for (side, process) in processes.into_iter().enumerate() {
-        for (name, row) in rows(process) {
+    for (side, (ledger, counts)) in runs.into_iter().enumerate() {
+        for (name, row) in rows(ledger, counts) {
             by_name.entry(name).or_default()[side] = row;
         }
     }
@@ -53,12 +52,10 @@ pub fn changes(processes: [&Process; 2]) -> Vec<PartChange> {
 }
 
 /// The rows of the host's ledger that are divided by samples.
-fn rows(process: &Process) -> impl Iterator<Item = (String, Row)> {
-    let ledger = &process.ledger;
+fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
     let iterations = ledger.host_iterations.max(1) as f64;
     // Samples are not taken in waits for requests.
     let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
-    let counts = process.stacks.counts;
     let rows = ledger.host.iter().filter_map(move |row| {
         let samples = match row.kind {
             LedgerKind::Python | LedgerKind::Blocked | LedgerKind::Delayed => counts.samples,
@@ -71,7 +68,7 @@ fn rows(process: &Process) -> impl Iterator<Item = (String, Row)> {
         };
         Some((row.cause.clone(), row_of))
     });
-    rows.collect::<Vec<_>>().into_iter()
+    rows.collect()
 }
 
 /// How much more one takes than the other; `None` where that may be chance.
