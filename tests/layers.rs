@@ -114,7 +114,7 @@ impl Ran {
     /// Kernels by the program's name for their scope, as a name of modules has it.
     fn launched(&self) -> BTreeMap<&str, u64> {
         let process = self.process.as_ref().expect("a record");
-        let kernels = process.kernels.iter();
+        let kernels = process.kernels.totals.iter();
         kernels
             .map(|kernel| (kernel.name.as_str(), kernel.count))
             .collect()
@@ -164,7 +164,7 @@ fn kernels_of_a_graph_and_by_themselves_have_the_scope_they_were_launched_in() {
     }
     let chain = ran("chain", &[]);
     assert_eq!(chain.known()["model/layers.2/attn"], 10);
-    assert_eq!(chain.layers().kernels, 10 * (8 + 3));
+    assert_eq!(chain.layers().all.kernels, 10 * (8 + 3));
 }
 
 /// Of launches, of copies and of memory that is set: the driver may run kernels of its own for the latter.
@@ -332,6 +332,7 @@ fn without_the_variable_nothing_is_followed() {
     assert_eq!(
         process
             .kernels
+            .totals
             .iter()
             .map(|kernel| kernel.count)
             .sum::<u64>(),

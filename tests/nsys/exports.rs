@@ -56,9 +56,12 @@ fn exports_hold_the_iterations_of_records() {
             assert_eq!(process.pid, record.pid);
             assert_eq!(process.facts.command, record.facts.command);
             assert_eq!(process.facts.rule, "cudaGraphLaunch");
-            assert!(process.damage.is_none(), "{}", process.damage);
+            assert!(process.record.damage.is_none(), "{}", process.record.damage);
             if options == UNGATED {
-                assert_eq!(process.outside.iterations, record.outside.iterations);
+                assert_eq!(
+                    process.others.outside.iterations,
+                    record.others.outside.iterations
+                );
             }
             found.extend(windows(&process));
         }

@@ -69,7 +69,12 @@ fn check(path: &Path) -> Option<usize> {
     };
     assert_eq!(reader.header().ended, Some(Ended::Not));
     let process = Process::read(path.to_owned(), &reader).unwrap();
-    assert_eq!(process.state(), State::Unfinished, "{}", process.damage);
+    assert_eq!(
+        process.state(),
+        State::Unfinished,
+        "{}",
+        process.record.damage
+    );
     let mut numbers: Vec<_> = process
         .windows
         .iter()
@@ -81,9 +86,9 @@ fn check(path: &Path) -> Option<usize> {
     let all = numbers.last().map_or(0, |last| last - numbers[0] + 1);
     let gaps = all - numbers.len() as u64;
     assert!(
-        gaps <= process.dropped,
+        gaps <= process.record.dropped,
         "{gaps} gaps, {} dropped",
-        process.dropped
+        process.record.dropped
     );
     Some(numbers.len())
 }

@@ -21,9 +21,9 @@ impl Measured {
     pub fn of(processes: &[Process]) -> Self {
         let with = processes
             .iter()
-            .filter(|process| !process.metric_samples.is_empty());
+            .filter(|process| !process.metrics.samples.is_empty());
         let samples =
-            with.map(|process| (process.facts.boot.clone(), process.metric_samples.clone()));
+            with.map(|process| (process.facts.boot.clone(), process.metrics.samples.clone()));
         Self(samples.collect())
     }
 }

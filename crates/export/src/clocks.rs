@@ -22,7 +22,7 @@ impl Clocks {
     pub fn of(records: &[Record]) -> Self {
         Self::new(records.iter().map(|record| {
             let process = &record.process;
-            (&process.facts.boot[..], process.unix_minus_monotonic)
+            (&process.facts.boot[..], process.record.unix_minus_monotonic)
         }))
     }
 

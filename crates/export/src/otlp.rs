@@ -54,7 +54,7 @@ fn request(process: &Process, spans: Vec<Span>) -> Request {
     let count = spans.len() as u64;
     let scope = InstrumentationScope {
         name: "tllmprof".to_owned(),
-        version: process.facts.library.clone(),
+        version: process.facts.software.library.clone(),
         ..InstrumentationScope::default()
     };
     let scope_spans = ScopeSpans {
@@ -91,7 +91,7 @@ fn resource(process: &Process) -> Resource {
         text("tllmprof.run", &facts.run),
         int("tllmprof.rank", facts.rank),
         text("tllmprof.iteration_rule", &facts.rule),
-        text("tllmprof.groups", &facts.in_groups()),
+        text("tllmprof.groups", &facts.in_groups),
     ];
     attributes.extend(
         facts
@@ -182,7 +182,7 @@ fn of_batch(batch: Batch) -> [KeyValue; 4] {
 
 /// Nanoseconds since 1970 of a moment of a process.
 fn unix(process: &Process, monotonic: u64) -> u64 {
-    monotonic.saturating_add_signed(process.unix_minus_monotonic)
+    monotonic.saturating_add_signed(process.record.unix_minus_monotonic)
 }
 
 /// The numbers of a window's spans: the same whenever it is exported, so that a second export adds none.

@@ -170,7 +170,7 @@ impl<'a, F: Format> Page<'a, F> {
             host => format!("pid {pid}, {host}"),
         };
         let rank_name = facts.rank_name();
-        let gpus = if process.sum.is_none() && process.calls.is_empty() {
+        let gpus = if process.sum.is_none() && process.calls.calls.is_empty() {
             format!("GPU metrics ({place})")
         } else {
             format!("{rank_name}: GPU ({place})")

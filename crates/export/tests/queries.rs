@@ -57,7 +57,7 @@ fn of_two_runs() -> Vec<Record> {
 
 /// What the host's time of a run's windows is, in milliseconds.
 fn host_ms<'a>(records: impl Iterator<Item = &'a Record>) -> f64 {
-    let ledgers = records.flat_map(|one| &one.process.window_ledgers);
+    let ledgers = records.flat_map(|one| &one.process.details.windows);
     let all = ledgers.flat_map(|ledger| &ledger.host).map(|row| row.ns);
     all.sum::<u64>() as f64 / 1e6
 }

@@ -21,7 +21,7 @@ fn ledger(records: &[Record]) -> Vec<Value> {
     let mut rows = Vec::new();
     for record in records {
         let process = &record.process;
-        for (window, ledger) in process.windows.iter().zip(&process.window_ledgers) {
+        for (window, ledger) in process.windows.iter().zip(&process.details.windows) {
             for (side, causes) in [("host", &ledger.host), ("gpu", &ledger.gpu)] {
                 rows.extend(causes.iter().map(|row| {
                     json!([
@@ -188,7 +188,7 @@ fn a_damaged_record_says_so_in_its_row() {
     // The kind of an event, in the third chunk.
     bytes[196_608 + CHUNK_HEADER_BYTES + 240 * EVENT_BYTES + 12] = 250;
     let part = [record("part", bytes)];
-    let damage = part[0].process.damage;
+    let damage = part[0].process.record.damage;
     assert_eq!(damage.chunks, 1);
     parquet(&part, scratch.path()).unwrap();
     let Some(found) = read_by("tables.py", scratch.path()) else {

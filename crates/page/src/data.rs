@@ -4,14 +4,14 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 use tllmprof_report::{
-    JsonReport, LayerLoad, Named, Process, Report, Skew, expert_gpus, schema_of,
+    LayerLoad, Named, Process, Report, ReportView, Skew, expert_gpus, schema_of,
 };
 
 /// What a page shows, but for iterations and events.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Data<'a> {
     /// The report, with its lists of iterations empty.
-    report: JsonReport<'a>,
+    report: ReportView<'a>,
     /// For each of the report's processes: more figures.
     processes: Vec<ProcessFigures>,
     /// More figures of the report's skew; `null` where it has none.
@@ -130,7 +130,7 @@ impl<'a> Data<'a> {
 
 impl ProcessFigures {
     fn of(process: &Process, name: &str, ranks: usize) -> Self {
-        let name = match &*process.facts.in_groups() {
+        let name = match &*process.facts.in_groups {
             "" => name.to_owned(),
             groups => format!("{name} ({groups})"),
         };
@@ -148,21 +148,27 @@ impl ProcessFigures {
             uncounted: process.uncounted(),
             nothing: process.nothing(),
             own_share: process.own_share().filter(|share| *share > 0.0),
-            calls: all(&process.calls),
-            gc: all(&process.gc),
-            gil_wait: each(&process.gil_wait),
-            gil_hold: each(&process.gil_hold),
-            functions: all(&process.functions),
-            ranges: all(&process.ranges),
+            calls: all(&process.calls.calls),
+            gc: all(&process.python.gc),
+            gil_wait: each(&process.python.gil_wait),
+            gil_hold: each(&process.python.gil_hold),
+            functions: all(&process.calls.functions),
+            ranges: all(&process.calls.ranges),
             kernels: process
                 .kernels
+                .totals
                 .iter()
                 .map(|kernel| KernelFigures {
-                    share: (kernel.total > 0).then(|| process.kernel_share(kernel)),
+                    share: (kernel.total > 0).then(|| process.kernels.share(kernel)),
                     mean_ns: (kernel.total > 0).then(|| kernel.mean()),
                 })
                 .collect(),
-            copies: process.copies.iter().map(|copy| copy.rate()).collect(),
+            copies: process
+                .kernels
+                .copies
+                .iter()
+                .map(|copy| copy.rate())
+                .collect(),
             routing: RoutingFigures::of(&process.experts, gpus),
         }
     }

@@ -31,8 +31,7 @@ pub fn columns(process: &Process, timeline: Option<&Timeline>) -> Columns {
     columns.column(all().map(|iteration| iteration.gc));
     columns.column(all().map(|iteration| u64::from(iteration.kernels)));
     // The driver may not have said how long kernels took.
-    let kernels = process.kernel_window.as_ref();
-    let has_times = kernels.is_some_and(|kernels| kernels.has_times());
+    let has_times = process.kernels.has_times();
     let busy = all().map(|iteration| iteration.gpu_busy.filter(|_| has_times));
     columns.column(busy.map(|busy| busy.map_or(0, |busy| busy.saturating_add(1))));
     let batches = || all().map(|iteration| iteration.batch);

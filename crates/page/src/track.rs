@@ -43,8 +43,8 @@ impl Place {
         let facts = &texts.process.facts;
         match self {
             Self::Steps { device } | Self::Stream { device, .. } => {
-                let gpu = facts.gpus.get(usize::from(device));
-                gpu.or(facts.gpus.first())
+                let gpu = facts.software.gpus.get(usize::from(device));
+                gpu.or(facts.software.gpus.first())
                     .map_or_else(String::new, printable)
             }
             Self::Thread { tid } | Self::Gil { tid } => printable(facts.thread(tid)),

@@ -34,7 +34,7 @@ fn is_made(path: &str, made: &str) {
 fn the_types_of_the_pages_script_are_those_of_its_data() {
     let made = typescript::typescript(&definitions(&tllmprof_page::schema()));
     let head = format!(
-        "// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src/json`:\n// {BLESS}\n"
+        "// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src`:\n// {BLESS}\n"
     );
     is_made("crates/page/web/src/contract.ts", &(head + &made));
 }
@@ -43,7 +43,7 @@ fn the_types_of_the_pages_script_are_those_of_its_data() {
 fn the_documentation_of_the_json_is_that_of_its_types() {
     let made = markdown::markdown(&definitions(&Report::schema()));
     let head = format!(
-        "# The JSON of `tllmprof report`\n\n<!-- made from crates/report/src/json: {BLESS} -->\n\n"
+        "# The JSON of `tllmprof report`\n\n<!-- made from crates/report/src: {BLESS} -->\n\n"
     );
     is_made("docs/report-json.md", &(head + &made));
 }

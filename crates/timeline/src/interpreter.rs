@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use tllmprof_record::{CallKind, Clock, Damage, Entry, Event, Strings, What};
-use tllmprof_report::{Iteration, Process, Recording};
+use tllmprof_report::{GpuWork, Iteration, Process, Recording};
 
 use crate::kinds::{self, End, Item, Kind, Length};
 use crate::name::Texts;
@@ -52,7 +52,10 @@ impl Interpreter {
         recording.read(|entry| match entry {
             Entry::String { id, bytes } => new.strings.add(id, bytes),
             Entry::Event { thread, event } => {
-                launches.add(thread, &event);
+                match GpuWork::of(&clock, &event) {
+                    Some(work) => launches.add_work(&work),
+                    None => launches.add(thread, &event),
+                }
                 edges.add(&event);
                 each(&new, thread, &event);
             }

@@ -3,6 +3,8 @@
 
 use tllmprof_record::{CallKind, Clock, Event, NO_STRING, RangeKind, StringId, What};
 
+use tllmprof_report::{GpuWork, GpuWorkKind};
+
 use crate::name::Name;
 use crate::track::Track;
 
@@ -247,6 +249,24 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
         cut: event.cut,
         scope: None,
     };
+    if let Some(work) = GpuWork::of(clock, event) {
+        let (kind, name, value) = match work.what {
+            GpuWorkKind::Kernel { name, correlation } => {
+                (Kind::Kernel, Name::Kernel(name), u64::from(correlation))
+            }
+            GpuWorkKind::Copy { kind, bytes } => (Kind::Copy, Name::Copy(kind), bytes),
+            GpuWorkKind::Set { bytes } => (Kind::Set, Name::Fixed("memset"), bytes),
+        };
+        let track = Track::Stream {
+            device: work.device,
+            stream: work.stream,
+        };
+        return Some(Item {
+            start: work.start,
+            value,
+            ..item(kind, track, Length::Ns(work.ns), name)
+        });
+    }
     let item = match event.what {
         // Facts about the record, its threads and its calls.
         What::Thread { .. }
@@ -368,47 +388,8 @@ pub fn item(thread: u32, event: &Event, clock: &Clock, calls: &[CallKind; 256]) 
                 Name::Iteration(iteration),
             )
         },
-        What::GpuKernel {
-            device,
-            stream,
-            name,
-            correlation,
-        } => Item {
-            value: u64::from(correlation),
-            ..item(
-                Kind::Kernel,
-                Track::Stream { device, stream },
-                on_gpu,
-                Name::Kernel(name),
-            )
-        },
-        What::GpuCopy {
-            device,
-            stream,
-            kind,
-            bytes,
-        } => Item {
-            value: bytes,
-            ..item(
-                Kind::Copy,
-                Track::Stream { device, stream },
-                on_gpu,
-                Name::Copy(kind),
-            )
-        },
-        What::GpuSet {
-            device,
-            stream,
-            bytes,
-        } => Item {
-            value: bytes,
-            ..item(
-                Kind::Set,
-                Track::Stream { device, stream },
-                on_gpu,
-                Name::Fixed("memset"),
-            )
-        },
+        // Work of GPUs is above.
+        What::GpuKernel { .. } | What::GpuCopy { .. } | What::GpuSet { .. } => return None,
         What::GpuMetric {
             device,
             metric: Some(metric),

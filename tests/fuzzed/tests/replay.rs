@@ -135,13 +135,13 @@ fn the_exports_have_iterations_and_all_that_is_read_of_them() {
     for (path, _) in seeds(found) {
         let processes = tllmprof_nsys::open(&path).unwrap();
         let process = Process::read(path.clone(), &processes[0]).unwrap();
-        let ranges = process.ranges.len() + process.functions.len();
+        let ranges = process.calls.ranges.len() + process.calls.functions.len();
         let iterations = process.sum.as_ref().map(|sum| sum.iterations);
         assert_eq!(iterations, Some(3), "{}", path.display());
-        assert!(process.outside.iterations > 0 && ranges >= 2);
-        assert!(!process.gc.is_empty() && !process.kernels.is_empty());
+        assert!(process.others.outside.iterations > 0 && ranges >= 2);
+        assert!(!process.python.gc.is_empty() && !process.kernels.totals.is_empty());
         if path.ends_with("full") {
-            assert!(!process.calls.is_empty() && !process.copies.is_empty());
+            assert!(!process.calls.calls.is_empty() && !process.kernels.copies.is_empty());
             assert_eq!((&process.facts.host[..], process.facts.rank), ("gpu7", 3));
         }
     }

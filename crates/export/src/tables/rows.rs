@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io;
 
 use ::parquet::data_type::ByteArray;
-use tllmprof_record::{Batch, Ended, NO_STRING, StringId, ThreadState};
-use tllmprof_report::State;
+use tllmprof_record::{Batch, NO_STRING, StringId, ThreadState};
+use tllmprof_report::{End, State};
 use tllmprof_timeline::{Item, Iterations, Kind, Name, Track};
 
 use super::columns::Cell;
@@ -103,31 +103,31 @@ fn process(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Resu
             source => texts.add(source),
         },
         facts.world_size.into(),
-        match &*facts.in_groups() {
+        match &*facts.in_groups {
             "" => Cell::Null,
             groups => texts.add(groups),
         },
         process.parent.into(),
-        match process.ended {
-            Some(Ended::InOrder) => texts.fixed("in order"),
-            Some(_) => texts.fixed("at once"),
-            None => Cell::Null,
+        match process.record.ended {
+            End::InOrder => texts.fixed("in order"),
+            End::Not | End::AtOnce => texts.fixed("at once"),
+            End::Unknown => Cell::Null,
         },
         texts.add(&facts.rule),
         texts.add(&facts.engine),
-        texts.add(&facts.windows),
-        texts.add(&facts.library),
-        texts.add(&facts.python),
-        texts.add(&facts.gpus.join(", ")),
-        facts.cuda_driver.into(),
+        texts.add(&facts.asked.windows),
+        texts.add(&facts.software.library),
+        texts.add(&facts.software.python),
+        texts.add(&facts.software.gpus.join(", ")),
+        facts.software.cuda_driver.into(),
         texts.add(&facts.boot),
-        Cell::Int(process.unix_minus_monotonic),
-        process.outside.iterations.into(),
-        process.events.into(),
-        process.dropped.into(),
+        Cell::Int(process.record.unix_minus_monotonic),
+        process.others.outside.iterations.into(),
+        process.record.events.into(),
+        process.record.dropped.into(),
         texts.fixed(process.state().name()),
         match process.state() {
-            State::Damaged => texts.add(&process.damage.to_string()),
+            State::Damaged => texts.add(&process.record.damage.to_string()),
             State::Whole | State::Unfinished => Cell::Null,
         },
     ];
@@ -193,7 +193,7 @@ fn iterations(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::R
 
 fn ledger(record: &Record, texts: &mut Texts, to: &mut impl Tables) -> io::Result<()> {
     let process = &record.process;
-    for (window, ledger) in process.windows.iter().zip(&process.window_ledgers) {
+    for (window, ledger) in process.windows.iter().zip(&process.details.windows) {
         let sides = [
             ("host", &ledger.host, ledger.host_iterations),
             ("gpu", &ledger.gpu, ledger.gpu_iterations),

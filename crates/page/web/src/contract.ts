@@ -1,4 +1,4 @@
-// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src/json`:
+// The data of the page. Made from `crates/page/src/data.rs` and `crates/report/src`:
 // BLESS=1 cargo test -p tllmprof-page --test contract
 
 /** What a page shows, but for iterations and events. */
@@ -107,80 +107,22 @@ export interface Process {
     gpus: string[];
     /** The version of the CUDA driver, as CUDA numbers it: 12040 is 12.4; `null`: not known. */
     cuda_driver: number | null;
+    /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
+    windows_asked: string;
+    /** The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none. */
+    where: string | null;
+    /** The variables that set tllmprof up, as `NAME=value`. */
+    settings: string[];
+    /** What was asked for and could not be done, and why. */
+    refused: string[];
+    /** CUDA calls over the whole run, by name. */
+    calls_counted: Counted[];
     /** How the process ended. */
     ended: Ended;
     /** For how long the record's clock was compared with `CLOCK_MONOTONIC`, where that was too short for exact durations; `null`: durations are exact. Unit: ns. */
     clock_tied_ns: number | null;
     /** What to add to a moment to get nanoseconds since 1970. Unit: ns. */
     unix_minus_monotonic_ns: number;
-    /** The windows that were asked for, as `TLLMPROF_START_STOP` has them. */
-    windows_asked: string;
-    /** The condition that the iterations of windows satisfy, as `TLLMPROF_WHERE` has it; `null`: none. */
-    where: string | null;
-    /** The windows that opened, in the order of their iterations. */
-    windows: Window[];
-    /** The iterations of all windows together that qualify; `null`: there are none. */
-    inside: Sum | null;
-    /** The iterations of all windows by what was in their batches, of those where that is known. */
-    phases: PhaseSum[];
-    /** The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle ones, unless all are. No other figure of windows includes them. */
-    unqualified: Unqualified[];
-    /** The iterations outside windows. */
-    outside: Outside;
-    /** Where the time of the iterations goes, by cause. */
-    ledger: Ledger;
-    /** What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded. */
-    stacks: Stacks | null;
-    /** The slowest iterations of all windows, those that took longest beyond others like them first: up to 10. */
-    slowest: Slow[];
-    /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
-    calls: Named[];
-    /** CUDA calls over the whole run, by name. */
-    calls_counted: Counted[];
-    /** Garbage collections of Python inside windows, by generation. */
-    gc: Named[];
-    /** Objects that those collections freed. Unit: objects. */
-    gc_collected: number;
-    /** Waits for the GIL inside windows, on all threads. */
-    gil_wait: Named;
-    /** How long threads held the GIL inside windows. */
-    gil_hold: Named;
-    /** How often a thread inside windows had to give up the GIL because another asked for it. Unit: times. */
-    gil_forced: number;
-    /** How often the GIL went from one thread to another, as far as the recorder saw it. Unit: times. */
-    gil_handoffs: number;
-    /** Marked Python functions inside windows, by name; the longest in all first. */
-    functions: Named[];
-    /** NVTX ranges of the program inside windows, by name; the longest in all first. */
-    ranges: Named[];
-    /** GPU kernels, by name, where kernels were recorded; the longest in all first. */
-    kernels: Kernel[];
-    /** Copies and memory sets of the GPU, by kind, where kernels were recorded; the longest in all first. */
-    copies: Copy[];
-    /** The iterations in which kernels were recorded; `null`: there are none. */
-    kernel_window: KernelWindow | null;
-    /** The same kernels by layer, where that was followed (`--layers`); the longest in all first. */
-    layers: GpuLayer[];
-    /** Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first. */
-    layer_patterns: GpuLayerPattern[];
-    /** The same by whole names, each layer by itself: the 4096 longest. */
-    layer_tree: GpuLayerPattern[];
-    /** Kernels whose layer is not known, by reason. */
-    layers_unknown: UnknownGpuLayer[];
-    /** Equal blocks of those kernels; `null`: there are none. */
-    blocks: GpuBlocks | null;
-    /** What it does together with other ranks, by the kernels that were recorded. */
-    collectives: Collective[];
-    /** GPU metrics inside windows, by device and metric. */
-    gpu_metrics: Metric[];
-    /** How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded. */
-    routing: Routing | null;
-    /** The threads that have a name or held the GIL. */
-    threads: Thread[];
-    /** The variables that set tllmprof up, as `NAME=value`. */
-    settings: string[];
-    /** What was asked for and could not be done, and why. */
-    refused: string[];
     /** Events that the record holds. Unit: events. */
     events: number;
     /** Events, other than kernels, that are missing: the record was full, or a later iteration had begun already. Unit: events. */
@@ -197,6 +139,64 @@ export interface Process {
     damage: string | null;
     /** Things that were too many for this report, such as different names. */
     left_out: number;
+    /** The iterations of all windows together that qualify; `null`: there are none. */
+    inside: Sum | null;
+    /** The iterations of windows that do not qualify: with a condition those that do not satisfy it, without one the idle ones, unless all are. No other figure of windows includes them. */
+    unqualified: Unqualified[];
+    /** The iterations outside windows. */
+    outside: Outside;
+    /** The iterations of all windows by what was in their batches, of those where that is known. */
+    phases: PhaseSum[];
+    /** Where the time of the iterations goes, by cause. */
+    ledger: Ledger;
+    /** The slowest iterations of all windows, those that took longest beyond others like them first: up to 10. */
+    slowest: Slow[];
+    /** What the threads of iterations ran, by samples of their stacks; `null`: that was not recorded. */
+    stacks: Stacks | null;
+    /** CUDA calls inside windows, on all threads, by name; the longest in all first. */
+    calls: Named[];
+    /** Marked Python functions inside windows, by name; the longest in all first. */
+    functions: Named[];
+    /** NVTX ranges of the program inside windows, by name; the longest in all first. */
+    ranges: Named[];
+    /** Garbage collections of Python inside windows, by generation. */
+    gc: Named[];
+    /** Objects that those collections freed. Unit: objects. */
+    gc_collected: number;
+    /** Waits for the GIL inside windows, on all threads. */
+    gil_wait: Named;
+    /** How long threads held the GIL inside windows. */
+    gil_hold: Named;
+    /** How often a thread inside windows had to give up the GIL because another asked for it. Unit: times. */
+    gil_forced: number;
+    /** How often the GIL went from one thread to another, as far as the recorder saw it. Unit: times. */
+    gil_handoffs: number;
+    /** The threads that have a name or held the GIL. */
+    threads: Thread[];
+    /** GPU kernels, by name, where kernels were recorded; the longest in all first. */
+    kernels: Kernel[];
+    /** Copies and memory sets of the GPU, by kind, where kernels were recorded; the longest in all first. */
+    copies: Copy[];
+    /** The iterations in which kernels were recorded; `null`: there are none. */
+    kernel_window: KernelWindow | null;
+    /** Equal blocks of those kernels; `null`: there are none. */
+    blocks: GpuBlocks | null;
+    /** The same kernels by layer, where that was followed (`--layers`); the longest in all first. */
+    layers: GpuLayer[];
+    /** Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first. */
+    layer_patterns: GpuLayerPattern[];
+    /** The same by whole names, each layer by itself: the 4096 longest. */
+    layer_tree: GpuLayerPattern[];
+    /** Kernels whose layer is not known, by reason. */
+    layers_unknown: UnknownGpuLayer[];
+    /** GPU metrics inside windows, by device and metric. */
+    gpu_metrics: Metric[];
+    /** The windows that opened, in the order of their iterations. */
+    windows: Window[];
+    /** What it does together with other ranks, by the kernels that were recorded. */
+    collectives: Collective[];
+    /** How unevenly the learned routers of MoE layers chose experts; `null`: that was not recorded. */
+    routing: Routing | null;
 }
 
 /** Iterations that several processes have, matched by number. Iterations that were cut off do not count. */
@@ -303,6 +303,16 @@ export interface Communicator {
     size: number | null;
 }
 
+/** CUDA calls of one name over the whole run. */
+export interface Counted {
+    /** The call's name. */
+    name: string;
+    /** How many were made inside windows. Unit: calls. */
+    inside: number;
+    /** How many were made outside windows. Unit: calls. */
+    outside: number;
+}
+
 /** How a process ended. */
 export type Ended =
     /** Its end was not seen: it was killed, or still runs. */
@@ -314,25 +324,14 @@ export type Ended =
     /** Not known. */
     | "?";
 
-/** A window: the iterations that were recorded one by one. */
-export interface Window {
-    /** The number of its first iteration. */
-    first: number;
-    /** The number of its last iteration. */
-    last: number;
-    /** How many iterations between those are missing. Unit: iterations. */
-    missing: number;
-    /** Whether it was closed. */
-    closed: boolean;
-    /** Whether something other than its last iteration closed it, such as the end of the process. */
-    cut: boolean;
-    /** Whether the flight recorder had kept its iterations: those before a window, or before the end of the process. */
-    past: boolean;
-    /** Where the time of its iterations goes, by cause. */
-    ledger: Ledger;
-    /** Its iterations, in the order of their starts. */
-    iterations: Iteration[];
-}
+/** What became of a record. Text, JSON, page, exports and exit statuses go by this alone. */
+export type State =
+    /** All that was written is there, to the end of its process. */
+    | "whole"
+    /** Its process was killed, or still runs: what is there is what was written until then. */
+    | "unfinished"
+    /** Something was changed or is missing: `damage` says what. */
+    | "damaged";
 
 /** Iterations, one after the other. */
 export interface Sum {
@@ -374,26 +373,6 @@ export interface Sum {
     calls: number;
 }
 
-/** The iterations in one phase. */
-export interface PhaseSum {
-    /** What their batches consist of. */
-    phase: Phase;
-    /** How many there are. Unit: iterations. */
-    iterations: number;
-    /** How long they took. */
-    time: Quantiles;
-    /** How long they took in all. Unit: ns. */
-    total_ns: number;
-    /** Requests in their batches, in all. Unit: requests. */
-    requests: number;
-    /** Tokens in their batches, in all. Unit: tokens. */
-    tokens: number;
-    /** Tokens of prompts among them. Unit: tokens. */
-    prefill_tokens: number;
-    /** The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more. */
-    sizes: SizeSum[];
-}
-
 /** Iterations that do not count, for one reason. */
 export interface Unqualified {
     /** Why they do not qualify. */
@@ -420,6 +399,26 @@ export interface Outside {
     max_ns: number | null;
 }
 
+/** The iterations in one phase. */
+export interface PhaseSum {
+    /** What their batches consist of. */
+    phase: Phase;
+    /** How many there are. Unit: iterations. */
+    iterations: number;
+    /** How long they took. */
+    time: Quantiles;
+    /** How long they took in all. Unit: ns. */
+    total_ns: number;
+    /** Requests in their batches, in all. Unit: requests. */
+    requests: number;
+    /** Tokens in their batches, in all. Unit: tokens. */
+    tokens: number;
+    /** Tokens of prompts among them. Unit: tokens. */
+    prefill_tokens: number;
+    /** The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to 64, 65 to 256, 257 to 1024, 1025 to 4096, and more. */
+    sizes: SizeSum[];
+}
+
 /** Where the time of iterations goes. The shares of each list add up to 1. */
 export interface Ledger {
     /** How many iterations qualify. Unit: iterations. */
@@ -434,6 +433,26 @@ export interface Ledger {
     gpu: LedgerRow[];
     /** Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in which kernels were recorded are left out. */
     stretched: boolean;
+}
+
+/** A slow iteration, and what overlapped it. */
+export interface Slow {
+    /** The iteration's number. */
+    n: number;
+    /** When it began. Unit: ns. */
+    start_ns: number;
+    /** How long it took. Unit: ns. */
+    dur_ns: number;
+    /** What was in its batch; `null`: not known. */
+    batch: Batch | null;
+    /** How long of that its thread waited for requests. Unit: ns. */
+    idle_ns: number;
+    /** How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were recorded, which makes them longer, are compared with each other. Unit: ns. */
+    more_ns: number;
+    /** What of: differences that add up to that, the greatest first and what is unexplained last. */
+    causes: Difference[];
+    /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
+    overlaps: Overlap[];
 }
 
 /** Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of the ledger is of, but for those taken while the thread waited for requests. */
@@ -464,26 +483,6 @@ export interface Stacks {
     native_tree: TreeNode[];
 }
 
-/** A slow iteration, and what overlapped it. */
-export interface Slow {
-    /** The iteration's number. */
-    n: number;
-    /** When it began. Unit: ns. */
-    start_ns: number;
-    /** How long it took. Unit: ns. */
-    dur_ns: number;
-    /** What was in its batch; `null`: not known. */
-    batch: Batch | null;
-    /** How long of that its thread waited for requests. Unit: ns. */
-    idle_ns: number;
-    /** How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were recorded, which makes them longer, are compared with each other. Unit: ns. */
-    more_ns: number;
-    /** What of: differences that add up to that, the greatest first and what is unexplained last. */
-    causes: Difference[];
-    /** What overlapped it, up to 8: what took longest beyond its time in the mean iteration first. */
-    overlaps: Overlap[];
-}
-
 /** Things of one name. */
 export interface Named {
     /** Their name. */
@@ -496,14 +495,14 @@ export interface Named {
     max_ns: number;
 }
 
-/** CUDA calls of one name over the whole run. */
-export interface Counted {
-    /** The call's name. */
-    name: string;
-    /** How many were made inside windows. Unit: calls. */
-    inside: number;
-    /** How many were made outside windows. Unit: calls. */
-    outside: number;
+/** A thread. */
+export interface Thread {
+    /** The thread's ID. */
+    tid: number;
+    /** Its name; `null`: not known. */
+    name: string | null;
+    /** How long it held the GIL inside windows. Unit: ns. */
+    gil_hold_ns: number;
 }
 
 /** The kernels of one name. */
@@ -550,6 +549,28 @@ export interface KernelWindow {
     dropped: number;
     /** Where kernels were sampled (`--kernels=20@60s`): how; `null`: they were not. */
     samples: KernelSamples | null;
+}
+
+/** Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are. */
+export interface GpuBlocks {
+    /** How long each block took in these iterations, in their order. Unit: ns. */
+    block_ns: number[];
+    /** How long one takes in one iteration, in the mean. Unit: ns. */
+    mean_ns: number;
+    /** What part of the time of these iterations' kernels the blocks are. Unit: part of 1. */
+    share: number;
+    /** A block's kernels, in their order. */
+    kernels: GpuBlockKernel[];
+    /** How many kernels of one more block are equal to these, if at least half of them; `null`: there is none. Unit: kernels. */
+    partly: number | null;
+    /** What comes before the blocks. */
+    before: GpuOutsideBlocks;
+    /** What comes behind them. */
+    behind: GpuOutsideBlocks;
+    /** The iterations that this is of. Unit: iterations. */
+    iterations: number;
+    /** The iterations in which kernels were recorded. Unit: iterations. */
+    of: number;
 }
 
 /** The kernels that were launched in one scope: what torch modules, NVTX ranges and marked functions were open. */
@@ -600,26 +621,40 @@ export interface UnknownGpuLayer {
     share: number;
 }
 
-/** Equal blocks of kernels that follow one another in an iteration, by the kernels' names: as a rule the layers of a model. Of the iterations whose kernels are called alike, one by one; of several such kinds, of the one that most iterations are. */
-export interface GpuBlocks {
-    /** How long each block took in these iterations, in their order. Unit: ns. */
-    block_ns: number[];
-    /** How long one takes in one iteration, in the mean. Unit: ns. */
-    mean_ns: number;
-    /** What part of the time of these iterations' kernels the blocks are. Unit: part of 1. */
-    share: number;
-    /** A block's kernels, in their order. */
-    kernels: GpuBlockKernel[];
-    /** How many kernels of one more block are equal to these, if at least half of them; `null`: there is none. Unit: kernels. */
-    partly: number | null;
-    /** What comes before the blocks. */
-    before: GpuOutsideBlocks;
-    /** What comes behind them. */
-    behind: GpuOutsideBlocks;
-    /** The iterations that this is of. Unit: iterations. */
-    iterations: number;
-    /** The iterations in which kernels were recorded. Unit: iterations. */
-    of: number;
+/** A metric of a GPU inside windows. */
+export interface Metric {
+    /** The GPU's number, as the driver numbers them. */
+    device: number;
+    /** The metric's name, such as `SM busy`. */
+    metric: string;
+    /** The unit of `mean` and `max`. */
+    unit: string;
+    /** The mean over time. Unit: `unit`. */
+    mean: number;
+    /** The largest sample. Unit: `unit`. */
+    max: number;
+    /** How many samples there are. Unit: samples. */
+    samples: number;
+}
+
+/** A window: the iterations that were recorded one by one. */
+export interface Window {
+    /** The number of its first iteration. */
+    first: number;
+    /** The number of its last iteration. */
+    last: number;
+    /** Whether it was closed. */
+    closed: boolean;
+    /** Whether something other than its last iteration closed it, such as the end of the process. */
+    cut: boolean;
+    /** Whether the flight recorder had kept its iterations: those before a window, or before the end of the process. */
+    past: boolean;
+    /** How many iterations between those are missing. Unit: iterations. */
+    missing: number;
+    /** Where the time of its iterations goes, by cause. */
+    ledger: Ledger;
+    /** Its iterations, in the order of their starts. */
+    iterations: Iteration[];
 }
 
 /** The collectives of one operation of one library, by the kernels of the record. */
@@ -638,22 +673,6 @@ export interface Collective {
     unmatched_ns: number;
 }
 
-/** A metric of a GPU inside windows. */
-export interface Metric {
-    /** The GPU's number, as the driver numbers them. */
-    device: number;
-    /** The metric's name, such as `SM busy`. */
-    metric: string;
-    /** The unit of `mean` and `max`. */
-    unit: string;
-    /** The mean over time. Unit: `unit`. */
-    mean: number;
-    /** The largest sample. Unit: `unit`. */
-    max: number;
-    /** How many samples there are. Unit: samples. */
-    samples: number;
-}
-
 /** How unevenly the learned routers of MoE layers chose experts, outside windows. */
 export interface Routing {
     /** The mean of the layers' `max_of_mean`. Unit: multiple of the mean. */
@@ -661,25 +680,6 @@ export interface Routing {
     /** The layers, in the order of their numbers. */
     layers: Layer[];
 }
-
-/** A thread. */
-export interface Thread {
-    /** The thread's ID. */
-    tid: number;
-    /** Its name; `null`: not known. */
-    name: string | null;
-    /** How long it held the GIL inside windows. Unit: ns. */
-    gil_hold_ns: number;
-}
-
-/** What became of a record. Text, JSON, page, exports and exit statuses go by this alone. */
-export type State =
-    /** All that was written is there, to the end of its process. */
-    | "whole"
-    /** Its process was killed, or still runs: what is there is what was written until then. */
-    | "unfinished"
-    /** Something was changed or is missing: `damage` says what. */
-    | "damaged";
 
 /** How durations are distributed. Quantiles are by nearest rank. */
 export interface Quantiles {
@@ -832,48 +832,6 @@ export interface LayerFigures {
     of_mean: number[];
 }
 
-/** An iteration. */
-export interface Iteration {
-    /** Its number, counted from 0. */
-    n: number;
-    /** When it began. Unit: ns. */
-    start_ns: number;
-    /** How long it took. Unit: ns. */
-    dur_ns: number;
-    /** How long the GPU was busy for it; `null`: not measured. Unit: ns. */
-    gpu_ns: number | null;
-    /** The ID of the thread that ended it. */
-    thread: number;
-    /** Launches of kernels and graphs during it, on all threads. Unit: launches. */
-    launches: number;
-    /** CUDA calls during it, on all threads. Unit: calls. */
-    calls: number;
-    /** How long its thread waited in CUDA calls for the GPU to work. Unit: ns. */
-    wait_ns: number;
-    /** How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding. Unit: ns. */
-    idle_ns: number;
-    /** How long its thread waited for the GIL. Unit: ns. */
-    gil_wait_ns: number;
-    /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
-    gc_ns: number;
-    /** How long its thread was on a processor; `null`: not known. Unit: ns. */
-    processor_ns: number | null;
-    /** How long its thread could have run and had no processor, where another thread was given its own; `null`: not known. Unit: ns. */
-    delayed_ns: number | null;
-    /** Page faults of its thread, and those of up to seven iterations before it that took no longer than others, in which the thread was on a processor; `null`: not known. Unit: page faults. */
-    page_faults: number | null;
-    /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
-    kernels: number;
-    /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
-    gpu_busy_ns: number | null;
-    /** What was in its batch, by the arguments of the engine's step function; `null`: not known. */
-    batch: Batch | null;
-    /** Whether figures of windows include it: `unqualified` says which ones they do not. */
-    qualifies: boolean;
-    /** Whether something other than its own end ended it. */
-    cut: boolean;
-}
-
 /** How GPU time was measured, and in which iterations. */
 export type GpuFrom =
     /** By CUDA events around the work of the iterations in which no kernels were recorded. */
@@ -882,6 +840,19 @@ export type GpuFrom =
     | "events in kernel windows"
     /** By the kernels themselves, in iterations that recording them made longer. */
     | "kernels";
+
+/** Why an iteration does not count. */
+export type UnqualifiedBy =
+    /** Its batch does not satisfy the condition. */
+    | "where"
+    /** There is a condition, and its batch is not known. */
+    | "unknown"
+    /** Its batch has no tokens, and there is no condition. */
+    | "idle"
+    /** It is a pass of a model that drafts, and there is no condition. */
+    | "draft"
+    /** Something else than its own end ended it, as the end of the process. */
+    | "cut";
 
 /** What a batch consists of. */
 export type Phase =
@@ -916,19 +887,6 @@ export interface SizeSum {
     prefill_tokens: number;
 }
 
-/** Why an iteration does not count. */
-export type UnqualifiedBy =
-    /** Its batch does not satisfy the condition. */
-    | "where"
-    /** There is a condition, and its batch is not known. */
-    | "unknown"
-    /** Its batch has no tokens, and there is no condition. */
-    | "idle"
-    /** It is a pass of a model that drafts, and there is no condition. */
-    | "draft"
-    /** Something else than its own end ended it, as the end of the process. */
-    | "cut";
-
 /** A cause, and the time that is spent on it. */
 export interface LedgerRow {
     /** What kind of cause it is. */
@@ -938,42 +896,6 @@ export interface LedgerRow {
     /** How long that is over all these iterations. Unit: ns. */
     ns: number;
     /** How much of the time that is. Unit: part of 1. */
-    share: number;
-}
-
-/** So many samples of stacks. */
-export interface SampleCounts {
-    /** Samples that count. Unit: samples. */
-    samples: number;
-    /** Samples that were rejected, as the stack changed while it was read. Unit: samples. */
-    rejected: number;
-    /** Samples of native stacks, which are taken apart from the others. Unit: samples. */
-    native: number;
-}
-
-/** How often a function was seen. */
-export interface FunctionSamples {
-    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
-    name: string;
-    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
-    samples: number;
-    /** How many of those its thread slept in. Unit: samples. */
-    asleep: number;
-    /** How much of all samples that is. Unit: part of 1. */
-    share: number;
-}
-
-/** A function as another one, or none, called it. */
-export interface TreeNode {
-    /** The place of its caller, which comes before it in this list; `null`: none. */
-    parent: number | null;
-    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
-    name: string;
-    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
-    samples: number;
-    /** How many of those its thread slept in. Unit: samples. */
-    asleep: number;
-    /** How much of all samples that is. Unit: part of 1. */
     share: number;
 }
 
@@ -1017,6 +939,42 @@ export interface Overlap {
     usual_ns: number;
 }
 
+/** So many samples of stacks. */
+export interface SampleCounts {
+    /** Samples that count. Unit: samples. */
+    samples: number;
+    /** Samples that were rejected, as the stack changed while it was read. Unit: samples. */
+    rejected: number;
+    /** Samples of native stacks, which are taken apart from the others. Unit: samples. */
+    native: number;
+}
+
+/** How often a function was seen. */
+export interface FunctionSamples {
+    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
+    name: string;
+    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
+    samples: number;
+    /** How many of those its thread slept in. Unit: samples. */
+    asleep: number;
+    /** How much of all samples that is. Unit: part of 1. */
+    share: number;
+}
+
+/** A function as another one, or none, called it. */
+export interface TreeNode {
+    /** The place of its caller, which comes before it in this list; `null`: none. */
+    parent: number | null;
+    /** The function: `QUALNAME (FILE:FIRST LINE)` of Python. */
+    name: string;
+    /** In `functions` the samples that it was the innermost function of; in trees also those in what it calls. Unit: samples. */
+    samples: number;
+    /** How many of those its thread slept in. Unit: samples. */
+    asleep: number;
+    /** How much of all samples that is. Unit: part of 1. */
+    share: number;
+}
+
 /** Windows that opened by themselves, again and again, to record kernels. */
 export interface KernelSamples {
     /** How many samples there are. Unit: samples. */
@@ -1045,6 +1003,48 @@ export interface GpuOutsideBlocks {
     kernels: number;
     /** How long they took in these iterations. Unit: ns. */
     gpu_ns: number;
+}
+
+/** An iteration. */
+export interface Iteration {
+    /** Its number, counted from 0. */
+    n: number;
+    /** When it began. Unit: ns. */
+    start_ns: number;
+    /** How long it took. Unit: ns. */
+    dur_ns: number;
+    /** How long the GPU was busy for it; `null`: not measured. Unit: ns. */
+    gpu_ns: number | null;
+    /** The ID of the thread that ended it. */
+    thread: number;
+    /** Launches of kernels and graphs during it, on all threads. Unit: launches. */
+    launches: number;
+    /** CUDA calls during it, on all threads. Unit: calls. */
+    calls: number;
+    /** How long its thread waited in CUDA calls for the GPU to work. Unit: ns. */
+    wait_ns: number;
+    /** How long its thread was blocked waiting for requests: in a function in which a known engine does, or in a call that waits for a GPU that was given nothing to do. It is part of `dur_ns`, and of no percentile and no finding. Unit: ns. */
+    idle_ns: number;
+    /** How long its thread waited for the GIL. Unit: ns. */
+    gil_wait_ns: number;
+    /** How long garbage collections of Python took during it, on all threads. Unit: ns. */
+    gc_ns: number;
+    /** How long its thread was on a processor; `null`: not known. Unit: ns. */
+    processor_ns: number | null;
+    /** How long its thread could have run and had no processor, where another thread was given its own; `null`: not known. Unit: ns. */
+    delayed_ns: number | null;
+    /** Page faults of its thread, and those of up to seven iterations before it that took no longer than others, in which the thread was on a processor; `null`: not known. Unit: page faults. */
+    page_faults: number | null;
+    /** Kernels that began during it; 0 where kernels were not recorded. Unit: kernels. */
+    kernels: number;
+    /** How long at least one kernel or copy ran during it, of the device where that is longest; `null`: kernels were not recorded. Recording them makes an iteration longer. Unit: ns. */
+    gpu_busy_ns: number | null;
+    /** What was in its batch, by the arguments of the engine's step function; `null`: not known. */
+    batch: Batch | null;
+    /** Whether figures of windows include it: `unqualified` says which ones they do not. */
+    qualifies: boolean;
+    /** Whether something other than its own end ended it. */
+    cut: boolean;
 }
 
 /** An MoE layer. */

@@ -203,7 +203,7 @@ fn fits(name: &str, path: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel_name::{full, path};
+    use crate::events::kernel_name::{full, path};
 
     #[track_caller]
     fn found(name: &str) -> Option<(&'static str, Operation)> {

@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 
-use tllmprof_record::{Clock, Event, StringId, Strings, What};
+use tllmprof_record::{Clock, StringId, Strings};
 
 use super::names;
-use crate::first::RawIteration;
-use crate::kernel_name::{full, path};
-use crate::spans::Span;
+use crate::events::kernel_name::{full, path};
+use crate::events::raw::RawIteration;
+use crate::events::spans::Span;
+use crate::events::work::{GpuWork, GpuWorkKind};
 
 /// How many collectives are kept of all records that are read together.
 const MANY: usize = 8 << 20;
@@ -91,21 +92,13 @@ impl<'a> CollectiveTally<'a> {
         }
     }
 
-    /// Adds an event, if it is a kernel.
+    /// Adds work, if it is a kernel.
     #[inline]
-    pub fn add(&mut self, event: &Event) {
-        let What::GpuKernel {
-            device,
-            stream,
-            name,
-            ..
-        } = event.what
-        else {
+    pub fn add_work(&mut self, work: &GpuWork) {
+        let GpuWorkKind::Kernel { name, .. } = work.what else {
             return;
         };
-        let start = self.clock.ns(event.start);
-        let end = start.saturating_add(event.duration);
-        let span = Span { start, end };
+        let (device, stream, span) = (work.device, work.stream, work.span());
         let row = *self
             .rows
             .entry(name)

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use tllmprof_record::{Batch, Phase};
 
-use super::bootstrap::Statistic;
 use super::pace::Pace;
-use crate::batch::size_class;
-use crate::units::{Rate, Share};
+use crate::batches::size_class;
+use crate::numbers::bootstrap::Statistic;
+use crate::numbers::units::{Rate, Share};
 
 /// How far the parts of two mixes may be apart in all without a word, beyond what chance does.
 const APART: f64 = 0.05;

@@ -4,26 +4,25 @@
 //! *between these two runs*; that a run of the same program may go faster or slower as a whole they
 //! cannot know.
 
-mod bootstrap;
-mod functions;
-mod json;
-mod kernels;
-mod layers;
 mod mix;
 mod notes;
 mod pace;
 mod text;
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 
+use serde::{Serialize, Serializer};
 use tllmprof_config::PerfectRouter;
 use tllmprof_record::Phase;
 
+use crate::kernels::Kernels;
+use crate::kernels::compare::are_comparable;
+use crate::layers::compare::unknown;
+use crate::numbers::bootstrap::{Change, Statistic, changes};
+use crate::numbers::parts::PartChange;
+use crate::print::json::write;
 use crate::process::Process;
-use bootstrap::{Change, Statistic, changes};
-use functions::FunctionChange;
-use kernels::KernelChange;
-use layers::LayerChange;
 use pace::{Gpu, Pace, Which};
 
 /// A difference below this part is none, however sure.
@@ -36,18 +35,19 @@ const MEDIAN: &str = "iteration, p50";
 const IMBALANCE: f64 = 0.10;
 
 /// Two runs side by side.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Comparison {
+    #[serde(serialize_with = "write_name")]
     pub verdict: Outcome,
     base: Side,
     other: Side,
     measures: Vec<Measure>,
-    kernels: Vec<KernelChange>,
+    kernels: Vec<PartChange>,
     /// Of how many iterations those are, of both runs.
     kernels_of: [u64; 2],
     /// Of the same iterations.
-    layers: Vec<LayerChange>,
-    functions: Vec<FunctionChange>,
+    layers: Vec<PartChange>,
+    functions: Vec<PartChange>,
     functions_of: [u64; 2],
     ranks: Vec<RankChange>,
     routing: Option<Routing>,
@@ -70,7 +70,7 @@ pub enum Outcome {
 }
 
 /// One of the two.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Side {
     file: String,
     command: String,
@@ -79,47 +79,88 @@ struct Side {
     /// The slowest rank, which stands for all.
     rank: u64,
     iterations: usize,
+    #[serde(rename = "perfect_router")]
     is_balanced: bool,
 }
 
 /// Something measured in both runs.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Measure {
     name: &'static str,
     unit: Unit,
     base: f64,
     other: f64,
     change: Change,
-    /// Of how many iterations it is, of both runs.
-    of: [usize; 2],
+    /// The numbers of iterations that it is of.
+    base_iterations: usize,
+    other_iterations: usize,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 enum Unit {
+    #[serde(rename = "1/s")]
     PerSecond,
+    #[serde(rename = "ns")]
     Nanoseconds,
 }
 
 /// A rank's iterations a second.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct RankChange {
     rank: u64,
+    #[serde(rename = "base_per_second")]
     base: f64,
+    #[serde(rename = "other_per_second")]
     other: f64,
     change: Change,
 }
 
 /// What balanced routing of experts is worth.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Routing {
     /// How much faster the run with it is.
     change: Change,
+    #[serde(rename = "significant")]
     is_significant: bool,
+}
+
+/// A comparison as JSON.
+#[derive(Serialize)]
+struct Written<'a> {
+    #[serde(flatten)]
+    comparison: &'a Comparison,
+    /// The verdict in words.
+    text: String,
+    /// Of iterations a second.
+    change: Option<Change>,
+}
+
+fn write_name<S: Serializer>(verdict: &Outcome, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(match verdict {
+        Outcome::Faster(..) => "faster",
+        Outcome::Slower(..) => "slower",
+        Outcome::NoDifference(..) => "no difference",
+        Outcome::TooFew(..) => "too few",
+        Outcome::NotComparable(..) => "not comparable",
+    })
 }
 
 type Ranks<'a> = BTreeMap<u64, &'a Process>;
 
 impl Comparison {
+    /// Writes the comparison as JSON, with a line's end.
+    ///
+    /// # Errors
+    /// Where it cannot be written.
+    pub fn json(&self, to: &mut impl Write) -> io::Result<()> {
+        let written = Written {
+            comparison: self,
+            text: self.verdict.to_string(),
+            change: self.measures.first().map(|rate| rate.change),
+        };
+        write(&written, to)
+    }
+
     /// Compares two runs, each the processes of one report.
     #[must_use]
     pub fn of(base: &[Process], other: &[Process]) -> Self {
@@ -152,14 +193,18 @@ impl Comparison {
             let is_alike = differences.is_empty();
             notes.extend(differences);
             gpu_times(processes, is_alike, &mut measures, &mut notes);
-            kernels_of = processes.map(kernels::steps);
+            let runs = processes.map(|process| &process.kernels);
+            kernels_of = runs.map(Kernels::steps);
             functions_of = processes.map(|process| process.ledger.host_iterations);
-            kernels = kernels::changes(processes);
-            layers = layers::changes(processes);
-            if !layers.is_empty() {
-                notes.extend(layers::unknown(processes));
+            kernels = crate::kernels::compare::changes(runs);
+            if let [Some(base), Some(other)] = processes.map(|process| process.layers.as_ref())
+                && are_comparable(runs)
+            {
+                layers = crate::layers::compare::changes([base, other], kernels_of);
+                notes.extend(unknown([base, other]).filter(|_| !layers.is_empty()));
             }
-            functions = functions::changes(processes);
+            let sampled = processes.map(|process| (&process.ledger, process.stacks.counts));
+            functions = crate::ledger::compare::changes(sampled);
         }
         let verdict = match is_comparable {
             true => Outcome::of(&measures, &base_side, &other_side),
@@ -249,7 +294,7 @@ impl Side {
 /// Whether routers of experts were replaced by balanced ones.
 fn is_balanced(process: &Process) -> bool {
     let names = ["ENABLE_PERFECT_ROUTER", "TLLMPROF_PERFECT_ROUTER"];
-    process.facts.settings.iter().any(|setting| {
+    process.facts.asked.settings.iter().any(|setting| {
         setting.split_once('=').is_some_and(|(name, value)| {
             names.contains(&name)
                 && PerfectRouter::parse(value).is_ok_and(|router| router != PerfectRouter::Off)
@@ -268,7 +313,8 @@ fn times([base, other]: [&Pace; 2], measures: &mut Vec<Measure>) {
         base: base.rate(),
         other: other.rate(),
         change: rate_change(base, other),
-        of: [base, other].map(|pace| pace.periods.len()),
+        base_iterations: base.periods.len(),
+        other_iterations: other.periods.len(),
     });
     let all = [
         ("iteration, mean", Statistic::Mean),
@@ -362,7 +408,8 @@ fn measure(
             base: statistic.of(base),
             other: statistic.of(other),
             change,
-            of: [base.len(), other.len()],
+            base_iterations: base.len(),
+            other_iterations: other.len(),
         });
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::pace::Which;
 use super::{Ranks, Side};
-use crate::state::State;
-use crate::text::lines::short;
+use crate::print::lines::short;
+use crate::process::state::State;
 
 /// Where two runs are not alike, but for their batches and GPU times.
 pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec<String> {
@@ -17,7 +17,9 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
         ));
     }
     let conditions = runs.each_ref().map(|run| {
-        let mut all = run.values().map(|process| process.facts.condition.as_str());
+        let mut all = run
+            .values()
+            .map(|process| process.facts.asked.condition.as_str());
         all.find(|condition| !condition.is_empty()).unwrap_or("all")
     });
     if conditions[0] != conditions[1] {
@@ -32,7 +34,7 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
     let have_kernels = runs
         .iter()
         .flat_map(BTreeMap::values)
-        .any(|process| process.kernel_window.is_some());
+        .any(|process| process.kernels.window.is_some());
     match which {
         Which::WithoutKernels if have_kernels => {
             notes.push("iterations in which kernels were taken are left out".to_owned());
@@ -48,7 +50,7 @@ pub fn of(runs: &[Ranks<'_>; 2], base: &Side, other: &Side, which: Which) -> Vec
     for (name, run) in ["BASE", "OTHER"].into_iter().zip(runs) {
         if run
             .values()
-            .any(|process| process.dropped > 0 || process.state() == State::Damaged)
+            .any(|process| process.record.dropped > 0 || process.state() == State::Damaged)
         {
             notes.push(format!("{name} is not whole: see its report"));
         }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use tllmprof_record::Batch;
 
-use super::bootstrap::Statistic;
-use crate::iteration::Iteration;
+use crate::events::iteration::GpuFrom;
+use crate::events::iteration::Iteration;
+use crate::events::window::Window;
+use crate::numbers::bootstrap::Statistic;
 use crate::process::Process;
-use crate::sum::GpuFrom;
-use crate::window::Window;
 
 /// Iterations of two processes that may be compared. The taking of kernels makes them longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,7 +149,7 @@ pub fn alike(sides: &mut [Gpu; 2]) -> bool {
 
 /// What kernels kept the GPU busy, in iterations where they were taken.
 pub fn busy(process: &Process) -> Vec<f64> {
-    let has_times = process.kernel_window.is_some_and(|sum| sum.has_times());
+    let has_times = process.kernels.has_times();
     whole(process)
         .filter_map(|iteration| iteration.gpu_busy.filter(|_| has_times))
         .map(|ns| ns as f64)

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use super::bootstrap::Change;
 use super::{Comparison, Outcome, Side, Unit};
-use crate::text::lines::{Colour, Lines, Style};
-use crate::units::{Rate, Time};
+use crate::numbers::bootstrap::Change;
+use crate::numbers::parts::PartChange;
+use crate::numbers::units::{Rate, Time};
+use crate::print::lines::{Colour, Lines, Style};
 
 /// How many kernels, as many functions, and how many ranks have a line.
 const PARTS: usize = 6;
@@ -28,9 +29,17 @@ impl Comparison {
         side("other", &self.other, &mut lines);
         lines.blank();
         self.table(&mut lines);
-        self.kernels(&mut lines);
-        self.layers(&mut lines);
-        self.functions(&mut lines);
+        for (what, all, steps) in [
+            ("kernel", &self.kernels, self.kernels_of),
+            ("layer", &self.layers, self.kernels_of),
+            ("host by samples", &self.functions, self.functions_of),
+        ] {
+            parts(
+                &format!("{what}, time a step{}", of(steps)),
+                all,
+                &mut lines,
+            );
+        }
         self.ranks(&mut lines);
         lines.blank();
         for note in &self.notes {
@@ -64,10 +73,11 @@ impl Comparison {
             };
             // All are of the same iterations but these.
             let all = [&self.base, &self.other].map(|side| side.iterations);
-            let of = if measure.of == all {
+            let measured = [measure.base_iterations, measure.other_iterations];
+            let of = if measured == all {
                 String::new()
             } else {
-                of(measure.of)
+                of(measured)
             };
             row(
                 &format!("{}{of}", measure.name),
@@ -77,28 +87,6 @@ impl Comparison {
                 lines,
             );
         }
-    }
-
-    fn kernels(&self, lines: &mut Lines) {
-        let kernels = self.kernels.iter();
-        let kernels = kernels.map(|one| (&*one.short_name, one.base, one.other, one.change));
-        let heading = format!("kernel, time a step{}", of(self.kernels_of));
-        parts(&heading, &kernels.collect::<Vec<_>>(), lines);
-    }
-
-    fn layers(&self, lines: &mut Lines) {
-        let layers = self.layers.iter();
-        let layers = layers.map(|one| (&*one.name, one.base, one.other, one.change));
-        let heading = format!("layer, time a step{}", of(self.kernels_of));
-        parts(&heading, &layers.collect::<Vec<_>>(), lines);
-    }
-
-    fn functions(&self, lines: &mut Lines) {
-        let functions = self.functions.iter();
-        let functions = functions.map(|one| (&*one.name, one.base, one.other, one.change));
-        let functions: Vec<_> = functions.collect();
-        let heading = format!("host by samples, time a step{}", of(self.functions_of));
-        parts(&heading, &functions, lines);
     }
 
     fn ranks(&self, lines: &mut Lines) {
@@ -154,16 +142,22 @@ fn side(name: &str, side: &Side, lines: &mut Lines) {
 }
 
 /// Parts of an iteration: names, what they take in it in both runs, in nanoseconds, and how much that differs.
-fn parts(what: &str, parts: &[(&str, f64, f64, Option<Change>)], lines: &mut Lines) {
+fn parts(what: &str, parts: &[PartChange], lines: &mut Lines) {
     if parts.is_empty() {
         return;
     }
     lines.blank();
     heading(what, lines);
-    for (name, base, other, change) in parts.iter().take(PARTS) {
+    for part in parts.iter().take(PARTS) {
         let time = |ns: f64| Time(ns as u64).to_string();
-        let name = lines.name(&format!("  {name}"), NAME);
-        row(&name, &time(*base), &time(*other), *change, lines);
+        let name = lines.name(&format!("  {}", part.label), NAME);
+        row(
+            &name,
+            &time(part.base),
+            &time(part.other),
+            part.change,
+            lines,
+        );
     }
     let more = parts.len().saturating_sub(PARTS);
     if more > 0 {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::spans::{Span, Spans};
+use crate::events::spans::{Span, Spans};
 
 /// How many pieces of work of a device are kept back, at least: they come nearly in the order of their starts.
 const ROOM: usize = 1 << 16;

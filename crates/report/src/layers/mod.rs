@@ -3,16 +3,20 @@
 //! A kernel of a graph has the scope of its node, which was captured; one by itself has the scope of its call, where that is
 //! known. What is not known has a reason.
 
+pub mod compare;
 mod gaps;
 mod names;
 mod raw;
 mod scopes;
 mod tally;
+pub mod text;
 
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
 use tllmprof_record::GraphState;
 
 pub use names::Pattern;
-pub(crate) use names::{parent, starred};
+use names::{parent, starred};
 pub use raw::RawLayers;
 pub use scopes::Scopes;
 pub use tally::LayerTally;
@@ -21,45 +25,92 @@ pub use tally::LayerTally;
 const TREE: usize = 4096;
 
 /// The layers of a process.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Layers {
-    /// By scope, each kernel in one of them, the longest first.
+    /// The same kernels by layer, where that was followed (`--layers`); the longest in all first.
+    #[serde(rename = "layers")]
     pub rows: Vec<Layer>,
-    /// The same, with those within, by name with `*` for numbers: as a tree.
+    /// Those layers with all that is within them, by name with `*` for numbers: a tree in its order, the longest first.
+    #[serde(rename = "layer_patterns")]
     pub patterns: Vec<Pattern>,
-    /// The same by whole names, as far as there is room.
+    /// The same by whole names, each layer by itself: the 4096 longest.
+    #[serde(rename = "layer_tree")]
     pub tree: Vec<Pattern>,
-    /// What has no scope, by reason, the longest first.
+    /// Kernels whose layer is not known, by reason.
+    #[serde(rename = "layers_unknown")]
     pub unknown: Vec<Unknown>,
     /// All of them together.
-    pub kernels: u64,
-    pub ns: u64,
-    /// In how many iterations they were taken; at least 1.
-    pub steps: u64,
-    /// Whether it is known what lay between kernels.
-    pub has_gaps: bool,
+    #[serde(skip)]
+    pub all: Whole,
     /// By which the scope of each kernel is found.
+    #[serde(skip)]
     pub scopes: Scopes,
 }
 
-/// The kernels that were launched in a scope.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Layer {
-    /// Empty: in none.
-    pub name: String,
+/// All kernels of a process, of whatever layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Whole {
     pub kernels: u64,
     pub ns: u64,
+    /// In how many iterations they were recorded; at least 1.
+    pub steps: u64,
+    /// Whether it is known what lay between kernels.
+    pub has_gaps: bool,
+}
+
+/// The kernels that were launched in one scope: what torch modules, NVTX ranges and marked functions were open.
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "GpuLayer")]
+pub struct Layer {
+    /// Such as `model.layers.3.self_attn/attention`; empty: nothing was open.
+    pub name: String,
+    /// How many ran, each in one layer.
+    #[schemars(extend("unit" = "kernels"))]
+    pub kernels: u64,
+    /// How long they took in all.
+    #[serde(rename = "gpu_ns")]
+    pub ns: u64,
+    /// What part of the time of all kernels that is.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub share: f64,
     /// What they took in each iteration, by its place among those in which kernels were taken; `None`: that was too much
     /// to keep.
+    #[serde(skip)]
     pub(crate) by_step: Option<Vec<(u32, u64)>>,
 }
 
-/// Kernels whose scope is not known.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Kernels whose layer is not known.
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "UnknownGpuLayer")]
 pub struct Unknown {
+    /// Why, in words.
+    #[serde(serialize_with = "write_text")]
+    #[schemars(with = "String")]
     pub why: Why,
+    /// How many there are.
+    #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
+    /// How long they took in all.
+    #[serde(rename = "gpu_ns")]
     pub ns: u64,
+    /// What part of the time of all kernels that is.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub share: f64,
+}
+
+fn write_text<S: Serializer>(why: &Why, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(why.text())
+}
+
+/// Writes layers, or empty lists where scopes were not followed.
+///
+/// # Errors
+/// Where they cannot be written.
+pub fn write_any<S: Serializer>(layers: &Option<Layers>, serializer: S) -> Result<S::Ok, S::Error> {
+    match layers {
+        Some(layers) => layers.serialize(serializer),
+        None => Layers::default().serialize(serializer),
+    }
 }
 
 /// Why a scope is not known.
@@ -110,7 +161,7 @@ impl Why {
     }
 }
 
-impl Layers {
+impl Whole {
     /// What part of the time of all kernels so much is.
     #[must_use]
     pub fn share(&self, ns: u64) -> f64 {
@@ -120,27 +171,14 @@ impl Layers {
         }
     }
 
-    /// So much in each iteration, in nanoseconds.
-    #[must_use]
-    pub fn a_step(&self, ns: u64) -> u64 {
-        ns / self.steps.max(1)
-    }
-
-    /// How many kernels run in each iteration.
-    #[must_use]
-    pub fn kernels_a_step(&self, kernels: u64) -> f64 {
-        kernels as f64 / self.steps.max(1) as f64
-    }
-
-    /// What one of the layers that a row is of takes in an iteration, in nanoseconds.
-    #[must_use]
-    pub fn each(&self, row: &Pattern) -> u64 {
-        row.ns / (self.steps.max(1) * row.layers.max(1))
-    }
-
-    /// Of a row the idle time between its kernels in all; `None`: not known.
-    #[must_use]
-    pub fn gaps(&self, row: &Pattern) -> Option<u64> {
-        self.has_gaps.then_some(row.gaps)
+    /// Fills in the figures of rows that are parts of the whole.
+    fn fill_in(&self, rows: &mut [Pattern]) {
+        for row in rows {
+            row.share = self.share(row.ns);
+            row.kernels_a_step = row.kernels as f64 / self.steps as f64;
+            row.step = row.ns / self.steps;
+            row.each = row.ns / (self.steps * row.layers.max(1));
+            row.gap = self.has_gaps.then(|| row.gaps / self.steps);
+        }
     }
 }

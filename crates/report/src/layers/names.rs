@@ -2,18 +2,45 @@
 
 use std::collections::BTreeMap;
 
-/// A layer with all that is within it, by its name with `*` for each number: one row for all blocks of a model.
-#[derive(Clone, PartialEq, Eq, Debug)]
+use schemars::JsonSchema;
+use serde::Serialize;
+
+/// Layers whose names differ in numbers alone, or a layer by its whole name, with all that is within.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, JsonSchema)]
+#[schemars(rename = "GpuLayerPattern")]
 pub struct Pattern {
+    /// The name, with `*` for each number where they are one row, such as `model.layers.*.self_attn`.
     pub name: String,
-    /// How many parts of the name there are around it.
+    /// How many parts of the name are around it.
+    #[schemars(extend("unit" = "parts"))]
     pub depth: usize,
     /// How many layers have this name.
+    #[schemars(extend("unit" = "layers"))]
     pub layers: u64,
+    /// How many kernels ran.
+    #[schemars(extend("unit" = "kernels"))]
     pub kernels: u64,
+    /// How long they took in all.
+    #[serde(rename = "gpu_ns")]
     pub ns: u64,
-    /// For how long the GPU was idle between two kernels of one of these layers, in the same iteration.
-    pub gaps: u64,
+    /// What part of the time of all kernels that is.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub share: f64,
+    /// How many kernels run in an iteration.
+    #[schemars(extend("unit" = "per iteration"))]
+    pub kernels_a_step: f64,
+    /// What they take in an iteration.
+    #[serde(rename = "step_ns")]
+    pub step: u64,
+    /// What one of the layers takes in an iteration, all its calls together.
+    #[serde(rename = "each_ns")]
+    pub each: u64,
+    /// For how long in an iteration the GPU was idle between two kernels of one of these layers; `null`: not known.
+    #[serde(rename = "gap_ns")]
+    pub gap: Option<u64>,
+    /// The same over all iterations.
+    #[serde(skip)]
+    pub(super) gaps: u64,
 }
 
 /// A scope's path as one name. A torch module's qualified name has those of the modules around it in it.
@@ -121,10 +148,7 @@ pub fn patterns(
         let pattern = found.entry(name.clone()).or_insert(Pattern {
             name,
             depth,
-            layers: 0,
-            kernels: 0,
-            ns: 0,
-            gaps: 0,
+            ..Pattern::default()
         });
         pattern.layers += 1;
         pattern.kernels += kernels;

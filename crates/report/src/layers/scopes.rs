@@ -4,7 +4,7 @@ use tllmprof_record::Strings;
 
 use super::names;
 use super::raw::RawLayers;
-use crate::launches::Launches;
+use crate::events::launches::Launches;
 
 /// What the scopes of a record's kernels are found by.
 #[derive(Debug, Default)]
@@ -31,6 +31,10 @@ impl Scopes {
     #[must_use]
     pub fn name(&self, scope: u32, strings: &Strings) -> String {
         let parts = self.raw.path(scope);
-        names::joined(parts.iter().map(|part| crate::name(strings.get(*part))))
+        names::joined(
+            parts
+                .iter()
+                .map(|part| crate::events::facts::name(strings.get(*part))),
+        )
     }
 }

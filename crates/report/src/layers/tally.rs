@@ -8,18 +8,16 @@ use super::gaps::Gaps;
 use super::names;
 use super::raw::RawLayers;
 use super::scopes::Scopes;
-use super::{Layer, Layers, TREE, Unknown, Why};
-use crate::launches::Launches;
-use crate::spans::{Span, Spans};
+use super::{Layer, Layers, TREE, Unknown, Whole, Why};
+use crate::events::launches::Launches;
+use crate::events::spans::{Span, Spans};
+use crate::events::work::{GpuWork, GpuWorkKind};
 
 /// How many kernels by themselves are kept.
 const LIMIT: usize = 1 << 20;
 
 /// How many pairs of a scope and an iteration have a time of their own.
 const BY_STEP: usize = 1 << 20;
-
-/// When a kernel began in nanoseconds, and the place of the iteration that it did in.
-pub type Began = (u64, Option<usize>);
 
 /// A kernel by itself.
 #[derive(Clone, Copy, Debug)]
@@ -90,58 +88,52 @@ impl LayerTally {
         }
     }
 
-    /// Adds an event of a thread, if it is one of these. `began` is for one that counts.
-    pub fn add(&mut self, thread: u32, event: &Event, began: impl FnOnce() -> Option<Began>) {
-        match event.what {
-            What::GpuKernel {
-                device,
-                stream,
+    /// Adds work that a thread recorded. `place` has that of its iteration, if it counts.
+    pub fn add_work(&mut self, thread: u32, work: &GpuWork, place: Option<Option<usize>>) {
+        let GpuWorkKind::Kernel { correlation, .. } = work.what else {
+            if place.is_some() {
+                self.gaps.add(work.device, work.span(), None);
+            }
+            return;
+        };
+        let kernel = Latest {
+            device: work.device,
+            stream: work.stream,
+            ticks: work.ticks,
+            alone: Alone {
                 correlation,
-                ..
-            } => {
-                let began = began();
-                let (start, place) = began.unwrap_or_default();
-                let kernel = Latest {
-                    device,
-                    stream,
-                    ticks: event.start,
-                    alone: Alone {
-                        correlation,
-                        start,
-                        ns: event.duration,
-                        place: place.map(|place| place as u32),
-                    },
-                    counts: began.is_some(),
-                };
-                let before = self.latest.insert(thread, kernel);
-                self.is_alone(before);
-            }
-            What::KernelNode {
-                device,
-                stream,
-                exec,
-                node,
-            } => {
-                let is_its = |kernel: &&Latest| {
-                    (kernel.ticks, kernel.device, kernel.stream) == (event.start, device, stream)
-                };
-                let Some(kernel) = self.latest.get(&thread).filter(is_its).copied() else {
-                    return;
-                };
-                self.latest.remove(&thread);
-                if kernel.counts {
-                    let scope = self.raw.of_node(exec, node, event.start);
-                    self.ran(device, &kernel.alone, scope.ok().map(Ran::In));
-                    self.sum(scope, &kernel.alone);
-                }
-            }
-            What::GpuCopy { device, .. } | What::GpuSet { device, .. } => {
-                if let Some((start, _)) = began() {
-                    let end = start.saturating_add(event.duration);
-                    self.gaps.add(device, Span { start, end }, None);
-                }
-            }
-            _ => (),
+                start: work.start,
+                ns: work.ns,
+                place: place.flatten().map(|place| place as u32),
+            },
+            counts: place.is_some(),
+        };
+        let before = self.latest.insert(thread, kernel);
+        self.is_alone(before);
+    }
+
+    /// Adds an event of a thread, if it is one of these.
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        let What::KernelNode {
+            device,
+            stream,
+            exec,
+            node,
+        } = event.what
+        else {
+            return;
+        };
+        let is_its = |kernel: &&Latest| {
+            (kernel.ticks, kernel.device, kernel.stream) == (event.start, device, stream)
+        };
+        let Some(kernel) = self.latest.get(&thread).filter(is_its).copied() else {
+            return;
+        };
+        self.latest.remove(&thread);
+        if kernel.counts {
+            let scope = self.raw.of_node(exec, node, event.start);
+            self.ran(device, &kernel.alone, scope.ok().map(Ran::In));
+            self.sum(scope, &kernel.alone);
         }
     }
 
@@ -198,52 +190,23 @@ impl LayerTally {
             self.is_alone(Some(kernel));
         }
         self.raw.use_ns(ns_of);
-        let alone = std::mem::take(&mut self.alone);
-        let scope_of = |kernel: &Alone| {
-            let launch = launches.of_kernel(kernel.correlation, kernel.start);
-            let launch = launch.ok_or(Why::Call)?;
-            self.raw.of_call(launch.thread, launch.start)
-        };
-        let alone_in: Vec<_> = alone.iter().map(scope_of).collect();
-        for (kernel, scope) in alone.iter().zip(&alone_in) {
-            self.sum(*scope, kernel);
-        }
-        // Once there is no room, no scope's times are whole.
-        let has_steps = self.room > 0;
+        let alone_in = self.scopes_of_calls(&launches);
         let scopes = Scopes {
             raw: self.raw,
             launches,
         };
-        let numbered = |sum: &Sum| {
-            let step = |(place, ns): &(u32, u64)| Some(((*steps.get(*place as usize)?)?, *ns));
-            sum.by_step.iter().filter_map(step).collect()
-        };
-        let mut by_name: BTreeMap<String, Sum> = BTreeMap::new();
-        let mut names: HashMap<u32, String> = HashMap::new();
-        let mut layers = Layers {
+        let mut whole = Whole {
             steps: steps.iter().flatten().count().max(1) as u64,
-            ..Layers::default()
+            ..Whole::default()
         };
-        for (scope, mut sum) in self.by_scope {
-            layers.kernels += sum.kernels;
-            layers.ns = layers.ns.saturating_add(sum.ns);
-            match scope {
-                Ok(scope) => {
-                    sum.by_step = numbered(&sum);
-                    let name = scopes.name(scope, strings);
-                    by_name.entry(name.clone()).or_default().add(sum);
-                    names.insert(scope, name);
-                }
-                Err(why) => layers.unknown.push(Unknown {
-                    why,
-                    kernels: sum.kernels,
-                    ns: sum.ns,
-                }),
-            }
+        for sum in self.by_scope.values() {
+            whole.kernels += sum.kernels;
+            whole.ns = whole.ns.saturating_add(sum.ns);
         }
         // Where the driver did not say how long kernels took, nothing is known of what lay between them.
-        let between = self.gaps.finish().filter(|_| layers.ns > 0);
-        layers.has_gaps = between.is_some();
+        let between = self.gaps.finish().filter(|_| whole.ns > 0);
+        whole.has_gaps = between.is_some();
+        let (by_name, names, unknown) = named(self.by_scope, &scopes, strings, steps, whole);
         let name_of = |ran: Ran| match ran {
             Ran::In(scope) => names.get(&scope),
             Ran::Alone(at) => names.get(alone_in.get(at as usize)?.as_ref().ok()?),
@@ -258,22 +221,84 @@ impl LayerTally {
         let sums = by_name.iter();
         let sums = sums.map(|(name, sum)| (name.clone(), (sum.kernels, sum.ns)));
         let sums = sums.collect();
-        layers.patterns = names::patterns(&sums, &gaps, names::starred);
-        layers.tree = names::largest(names::patterns(&sums, &gaps, str::to_owned), TREE);
-        let row = |(name, sum): (String, Sum)| Layer {
-            name,
-            kernels: sum.kernels,
-            ns: sum.ns,
-            by_step: has_steps.then_some(sum.by_step),
-        };
-        layers.rows = by_name.into_iter().map(row).collect();
-        layers
-            .rows
-            .sort_by(|a, b| (b.ns, &a.name).cmp(&(a.ns, &b.name)));
-        layers
-            .unknown
-            .sort_by_key(|row| (u64::MAX - row.ns, row.why));
-        layers.scopes = scopes;
-        layers
+        let mut patterns = names::patterns(&sums, &gaps, names::starred);
+        let mut tree = names::largest(names::patterns(&sums, &gaps, str::to_owned), TREE);
+        whole.fill_in(&mut patterns);
+        whole.fill_in(&mut tree);
+        Layers {
+            // Once there is no room, no scope's times are whole.
+            rows: rows(by_name, whole, self.room > 0),
+            patterns,
+            tree,
+            unknown,
+            all: whole,
+            scopes,
+        }
     }
+
+    /// Adds up the kernels by themselves, by the scopes of their calls; the scope of each.
+    fn scopes_of_calls(&mut self, launches: &Launches) -> Vec<Result<u32, Why>> {
+        let alone = std::mem::take(&mut self.alone);
+        let scope_of = |kernel: &Alone| {
+            let launch = launches.of_kernel(kernel.correlation, kernel.start);
+            let launch = launch.ok_or(Why::Call)?;
+            self.raw.of_call(launch.thread, launch.start)
+        };
+        let scopes: Vec<_> = alone.iter().map(scope_of).collect();
+        for (kernel, scope) in alone.iter().zip(&scopes) {
+            self.sum(*scope, kernel);
+        }
+        scopes
+    }
+}
+
+/// Sums by name, the names of scopes, and what has none.
+type Named = (BTreeMap<String, Sum>, HashMap<u32, String>, Vec<Unknown>);
+
+/// The sums of scopes by their names. Times by place become times by the number in `steps`.
+fn named(
+    by_scope: HashMap<Result<u32, Why>, Sum>,
+    scopes: &Scopes,
+    strings: &Strings,
+    steps: &[Option<u32>],
+    whole: Whole,
+) -> Named {
+    let numbered = |sum: &Sum| {
+        let step = |(place, ns): &(u32, u64)| Some(((*steps.get(*place as usize)?)?, *ns));
+        sum.by_step.iter().filter_map(step).collect()
+    };
+    let mut by_name: BTreeMap<String, Sum> = BTreeMap::new();
+    let (mut names, mut unknown) = (HashMap::new(), Vec::new());
+    for (scope, mut sum) in by_scope {
+        match scope {
+            Ok(scope) => {
+                sum.by_step = numbered(&sum);
+                let name = scopes.name(scope, strings);
+                by_name.entry(name.clone()).or_default().add(sum);
+                names.insert(scope, name);
+            }
+            Err(why) => unknown.push(Unknown {
+                why,
+                kernels: sum.kernels,
+                ns: sum.ns,
+                share: whole.share(sum.ns),
+            }),
+        }
+    }
+    unknown.sort_by_key(|row| (u64::MAX - row.ns, row.why));
+    (by_name, names, unknown)
+}
+
+/// The layers, the longest first. `has_steps`: their times in each iteration are whole.
+fn rows(by_name: BTreeMap<String, Sum>, whole: Whole, has_steps: bool) -> Vec<Layer> {
+    let row = |(name, sum): (String, Sum)| Layer {
+        name,
+        kernels: sum.kernels,
+        ns: sum.ns,
+        share: whole.share(sum.ns),
+        by_step: has_steps.then_some(sum.by_step),
+    };
+    let mut rows: Vec<_> = by_name.into_iter().map(row).collect();
+    rows.sort_by(|a, b| (b.ns, &a.name).cmp(&(a.ns, &b.name)));
+    rows
 }

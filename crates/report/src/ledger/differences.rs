@@ -3,57 +3,18 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use schemars::JsonSchema;
-use serde::Serialize;
-
 use super::LedgerKind;
 use super::host::Times;
-use super::keys::cause::{REST, WORK};
-use super::keys::{Named, Spent, WAITING};
-use crate::units::Rate;
+use super::keys::{Named, Spent};
+use crate::ledger::difference::Difference;
+use crate::ledger::difference::cause::{REST, WORK};
+use crate::numbers::units::Rate;
 
 /// Differences under this part of the iteration's time, or of all that it took longer, say nothing by themselves.
 const SMALL: f64 = 0.002;
 const SMALL_OF_ALL: f64 = 0.05;
 /// How many have a name.
 const NAMED: usize = 6;
-
-/// Something that an iteration took longer, or less long.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
-pub struct Difference {
-    /// What it is: a cause of the ledger, `GPU work`, which is waited for, or `unexplained`, which is the rest.
-    pub cause: String,
-    /// What was different about it; `null`: only how long it took.
-    pub detail: Option<String>,
-    /// The thread that held the GIL, of a wait for it; `null`: not known.
-    pub held_by: Option<String>,
-    /// How much longer it took than in the mean of the others; negative: it took less long.
-    #[serde(rename = "more_ns")]
-    pub more: i64,
-}
-
-impl Difference {
-    pub fn new(cause: &str, more: i64, detail: Option<String>) -> Self {
-        Self {
-            cause: cause.to_owned(),
-            detail,
-            held_by: None,
-            more,
-        }
-    }
-
-    /// Whether it is what is left.
-    #[must_use]
-    pub fn is_rest(&self) -> bool {
-        self.cause == REST
-    }
-
-    /// Whether it is more work of the GPU, or waiting for it.
-    #[must_use]
-    pub fn is_work(&self) -> bool {
-        (self.cause == WORK || self.cause.starts_with(WAITING)) && self.more > 0
-    }
-}
 
 /// What some iterations come to.
 #[derive(Clone, Copy, Default, Debug)]
@@ -171,9 +132,9 @@ fn detail(one: Side<'_>, others: Side<'_>, captures: bool) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{CallRow, Facts};
+    use crate::events::facts::{CallRow, Facts};
+    use crate::events::samples::Frames;
     use crate::ledger::keys::Key;
-    use crate::stacks::Frames;
     use tllmprof_record::{CallKind, Strings};
 
     fn facts() -> Facts {

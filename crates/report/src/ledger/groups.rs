@@ -5,18 +5,19 @@ use std::collections::{BTreeMap, HashMap};
 
 use tllmprof_record::Strings;
 
-use super::differences::{Difference, Side, differences};
+use super::difference::Difference;
+use super::differences::{Side, differences};
 use super::host::{Placed, Sums, Times};
 use super::keys::{Named, Spent};
 use super::split::split;
 use super::{Ledger, LedgerKind, LedgerRow, rows};
-use crate::busy::Did;
-use crate::iteration::{Iteration, part};
-use crate::kernels::work_name;
-use crate::spans::{Span, Spans};
-use crate::stacks::Place;
-use crate::sum::GpuFrom;
-use crate::window::Window;
+use crate::events::busy::Did;
+use crate::events::busy::work_name;
+use crate::events::iteration::GpuFrom;
+use crate::events::iteration::{Iteration, part};
+use crate::events::samples::Place;
+use crate::events::spans::{Span, Spans};
+use crate::events::window::Window;
 
 /// What the iterations of a group have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -398,9 +399,9 @@ fn fit(mut idle: Vec<(Spent, Times)>, total: u64) -> Vec<(Spent, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{CallRow, Facts};
+    use crate::events::facts::{CallRow, Facts};
+    use crate::events::samples::Frames;
     use crate::ledger::keys::{Code, Key};
-    use crate::stacks::Frames;
     use tllmprof_record::CallKind;
 
     #[test]

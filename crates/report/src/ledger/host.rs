@@ -9,10 +9,10 @@ use tllmprof_record::{Clock, Event, What};
 
 use super::keys::{Key, Spent};
 use super::split::{Count, SeenIn};
-use crate::idle::Idle;
-use crate::requests::Requests;
-use crate::spans::Span;
-use crate::stacks::{Sampled, Seen};
+use crate::events::idle::Idle;
+use crate::events::requests::Requests;
+use crate::events::samples::{Sampled, Seen};
+use crate::events::spans::Span;
 
 /// How many pieces of time of a thread are kept back for events that contain them.
 const ROOM: usize = 1 << 16;

@@ -4,25 +4,10 @@ use tllmprof_calls::{Kind, kind_of};
 use tllmprof_record::{CallKind, StringId, Strings};
 
 use super::LedgerKind;
-use crate::facts::{CallRow, Facts, name};
-use crate::stacks::{Frames, Seen};
-
-/// What causes are called.
-pub mod cause {
-    pub const GC: &str = "GC";
-    pub const GIL: &str = "waiting for the GIL";
-    /// Having no processor.
-    pub const DELAYED: &str = "waiting for a processor";
-    pub const BLOCKED: &str = "asleep or blocked";
-    pub const LAUNCHING: &str = "launching";
-    pub const WORK: &str = "GPU work";
-    /// The GPU had nothing to do, and nothing else says why.
-    pub const LATE: &str = "late launch";
-    /// What is left.
-    pub const REST: &str = "unexplained";
-}
-
-use cause::DELAYED;
+use crate::events::facts::{CallRow, Facts, name};
+use crate::events::samples::{Frames, Seen};
+use crate::ledger::difference::WAITING;
+use crate::ledger::difference::cause::{self, DELAYED};
 
 /// What causes begin with in which the thread was asleep or blocked.
 pub const ASLEEP: &str = cause::BLOCKED;
@@ -212,9 +197,6 @@ impl Named<'_> {
         }
     }
 }
-
-/// What causes that wait for the GPU begin with.
-pub const WAITING: &str = "waiting for the GPU";
 
 fn called(row: &CallRow) -> (LedgerKind, String) {
     let copies = matches!(kind_of(&row.name), Some(Kind::AsyncCopy(_)));

@@ -1,11 +1,15 @@
 //! Where the time of iterations goes, each nanosecond once: the host's and the GPU's.
 
 mod claims;
+pub mod compare;
+pub mod difference;
 mod differences;
 mod groups;
 mod host;
 mod keys;
+pub mod slow;
 mod split;
+pub mod text;
 
 use std::collections::BTreeMap;
 
@@ -13,10 +17,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 pub use claims::{Claims, NAMED};
-pub use differences::Difference;
 pub use groups::Groups;
 pub use host::HostLedger;
-pub use keys::{ASLEEP, Named, cause};
+pub use keys::{ASLEEP, Named};
 
 /// How many causes have a row of their own, and the share from which one does.
 const ROWS: usize = 40;
@@ -44,6 +47,13 @@ pub struct Ledger {
     /// Whether kernels were recorded in all iterations that `host` is of, which makes them longer. Otherwise those in
     /// which kernels were recorded are left out.
     pub stretched: bool,
+}
+
+/// What the ledger comes of: the ledgers of windows, and what findings may claim of it.
+#[derive(Debug, Default)]
+pub struct LedgerDetails {
+    pub windows: Vec<Ledger>,
+    pub claims: Claims,
 }
 
 /// A cause, and the time that is spent on it.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::host::{Sums, Times};
 use super::keys::Spent;
-use crate::stacks::{SampleCounts, Seen};
+use crate::events::samples::{SampleCounts, Seen};
 
 /// So many samples, and those of them at which the GPU had nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

@@ -3,172 +3,22 @@
 //! A sample counts if it was taken in an iteration of its own thread that the host's ledger is of, and not while that
 //! waited for requests. Stacks that changed while they were read are rejected and counted apart.
 
-mod frames;
-mod native;
 mod rates;
+pub mod text;
 mod tree;
 
 use schemars::JsonSchema;
-use serde::Serialize;
-use tllmprof_record::{Clock, Event, Strings, Taken, ThreadState, What};
+use serde::{Serialize, Serializer};
+use tllmprof_record::ThreadState;
 
-pub use frames::Frames;
 pub use tree::{Tree, TreeNode};
 
-use crate::facts::Facts;
-use frames::RawFrames;
+use crate::events::samples::{ENOUGH, Place, SampleCounts, Sampled, Seen};
 use rates::Rates;
 use tree::TreeBuilder;
 
-/// From how many samples on functions are distinguished.
-pub const ENOUGH: u64 = 200;
-
-/// How many samples are kept; more are counted.
-const SAMPLES: usize = 1 << 20;
-
 /// How many functions are listed.
 const FUNCTIONS: usize = 32;
-
-/// A sample of a thread's stack.
-#[derive(Clone, Copy, Debug)]
-pub struct StackSample {
-    /// In nanoseconds of `CLOCK_MONOTONIC`.
-    pub at: u64,
-    /// The same in ticks of the record's clock.
-    pub ticks: u64,
-    pub thread: u32,
-    pub taken: Taken,
-    pub state: Option<ThreadState>,
-    /// The innermost frame's id.
-    pub frame: u32,
-}
-
-/// What a sample shows of its thread. Functions are places in [`Frames::functions`].
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Seen {
-    Python(u32),
-    /// In a lock or a system call; `None`: of no Python function.
-    Asleep(Option<u32>),
-    /// It could run, and had no processor.
-    Waiting,
-    /// In no Python function.
-    Outside,
-    Native(u32),
-}
-
-impl Seen {
-    /// Whether it is of a native stack: such samples are taken apart from the others.
-    pub const fn is_native(self) -> bool {
-        matches!(self, Self::Native(_))
-    }
-}
-
-/// Frames and samples as they come.
-#[derive(Debug, Default)]
-pub struct RawStacks {
-    frames: RawFrames,
-    samples: Vec<StackSample>,
-    pub left_out: u64,
-}
-
-impl RawStacks {
-    /// Takes an event if it is one of sampled stacks.
-    pub fn take(&mut self, clock: &Clock, event: &Event) {
-        match event.what {
-            What::Frame { id, parent, name } => {
-                self.left_out += u64::from(!self.frames.add(id, parent, name));
-            }
-            What::Sample { .. } if self.samples.len() == SAMPLES => self.left_out += 1,
-            What::Sample {
-                taken,
-                state,
-                thread,
-                frame,
-            } => self.samples.push(StackSample {
-                at: clock.ns(event.start),
-                ticks: event.start,
-                thread,
-                taken,
-                state,
-                frame,
-            }),
-            _ => (),
-        }
-    }
-
-    /// Samples by thread and time, and the frames with their names.
-    pub fn finish(mut self, facts: &Facts, strings: &Strings) -> Sampled {
-        self.samples
-            .sort_by_key(|sample| (sample.thread, sample.at));
-        let native = |sample: &&StackSample| sample.taken == Taken::Native;
-        let native = self.samples.iter().filter(native);
-        let native = native.map(|sample| sample.frame).collect();
-        Sampled {
-            frames: self.frames.finish(native, facts, strings),
-            samples: self.samples,
-        }
-    }
-}
-
-/// Samples by thread and time, and what their frames are.
-#[derive(Debug, Default)]
-pub struct Sampled {
-    pub samples: Vec<StackSample>,
-    pub frames: Frames,
-}
-
-impl Sampled {
-    /// What a sample shows; `None`: it was rejected, or its frame is not there.
-    pub fn seen(&self, sample: &StackSample) -> Option<Seen> {
-        let function = || self.frames.get(sample.frame).map(|frame| frame.function);
-        match (sample.taken, sample.state) {
-            (Taken::Torn, _) => None,
-            (Taken::Native, _) => function().map(Seen::Native),
-            (Taken::Python | Taken::NoPython, Some(ThreadState::Runnable)) => Some(Seen::Waiting),
-            (Taken::Python, Some(ThreadState::Sleeping)) => {
-                function().map(|function| Seen::Asleep(Some(function)))
-            }
-            (Taken::Python, _) => function().map(Seen::Python),
-            (Taken::NoPython, Some(ThreadState::Sleeping)) => Some(Seen::Asleep(None)),
-            (Taken::NoPython, _) => Some(Seen::Outside),
-        }
-    }
-}
-
-/// So many samples of stacks.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, JsonSchema)]
-pub struct SampleCounts {
-    /// Samples that count.
-    #[schemars(extend("unit" = "samples"))]
-    pub samples: u64,
-    /// Samples that were rejected, as the stack changed while it was read.
-    #[schemars(extend("unit" = "samples"))]
-    pub rejected: u64,
-    /// Samples of native stacks, which are taken apart from the others.
-    #[schemars(extend("unit" = "samples"))]
-    pub native: u64,
-}
-
-impl SampleCounts {
-    const fn count(&mut self, seen: Option<Seen>) {
-        match seen {
-            None => self.rejected += 1,
-            Some(Seen::Native(_)) => self.native += 1,
-            Some(_) => self.samples += 1,
-        }
-    }
-
-    /// Those by which functions are distinguished.
-    pub fn enough(self) -> bool {
-        self.samples.max(self.native) >= ENOUGH
-    }
-
-    /// How much of what was taken was rejected.
-    #[must_use]
-    pub fn rejected_share(self) -> f64 {
-        self.rejected as f64 / (self.samples + self.rejected).max(1) as f64
-    }
-}
 
 /// How often a function was seen.
 #[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
@@ -189,27 +39,53 @@ pub struct FunctionSamples {
     pub share: f64,
 }
 
-/// What samples of stacks show.
-#[derive(Debug, Default)]
+/// Samples of the stacks of the threads that make iterations. Those count that were taken in iterations which `host` of
+/// the ledger is of, but for those taken while the thread waited for requests.
+#[derive(Debug, Default, Serialize, JsonSchema)]
 pub struct Stacks {
-    /// How often samples were to be taken, in Hz; `None`: they were not.
+    /// How often samples were to be taken; `null`: not known.
+    #[schemars(extend("unit" = "Hz"))]
     pub rate: Option<u64>,
-    /// How often they were taken, in Hz; `None`: there are too few of them.
+    /// How often they were taken, from the times of the samples; `null`: there are too few of them.
+    #[schemars(extend("unit" = "Hz"))]
     pub achieved: Option<u64>,
-    /// The same of native stacks while their threads ran.
+    /// The same of native stacks, while their threads ran: a kernel whose timer ticks less often takes fewer.
+    #[schemars(extend("unit" = "Hz"))]
     pub achieved_native: Option<u64>,
-    pub counts: SampleCounts,
-    /// The mean time between samples in iterations, in nanoseconds.
+    /// The mean time between samples in iterations; `null`: there are none.
+    #[serde(rename = "interval_ns")]
     pub interval: Option<u64>,
-    /// The same of each window.
+    /// How many there are.
+    pub counts: SampleCounts,
+    /// How much of the samples was rejected.
+    #[schemars(extend("unit" = "part of 1"))]
+    pub rejected_share: f64,
+    /// From how many samples on functions are distinguished.
+    #[schemars(extend("unit" = "samples"))]
+    pub enough: u64,
+    /// Whether the ledger distinguishes functions by them.
+    pub told_apart: bool,
+    /// For each of `windows`: how many there are.
     pub windows: Vec<SampleCounts>,
-    /// Those that were innermost most often first.
+    /// Functions by how often they were the innermost one, the greatest first: up to 32.
     pub functions: Vec<FunctionSamples>,
-    /// Calls of Python functions, and of native ones.
+    /// Who called whom. Callers come before what they call; what is under 0.1 % of the samples is left out.
+    #[serde(rename = "tree")]
     pub python: Tree,
+    /// The same of native stacks.
+    #[serde(rename = "native_tree")]
     pub native: Tree,
     /// All of the record, in iterations or not.
+    #[serde(skip)]
     pub sampled: Sampled,
+}
+
+/// Writes what was sampled, if anything was.
+///
+/// # Errors
+/// Where it cannot be written.
+pub fn write_any<S: Serializer>(stacks: &Stacks, serializer: S) -> Result<S::Ok, S::Error> {
+    stacks.is_there().then_some(stacks).serialize(serializer)
 }
 
 impl Stacks {
@@ -281,6 +157,9 @@ impl Stacks {
             achieved: rates.walked,
             achieved_native: rates.native,
             counts,
+            rejected_share: counts.rejected_share(),
+            enough: ENOUGH,
+            told_apart: counts.enough(),
             interval: took.checked_div(taken),
             windows: by_window,
             functions,
@@ -295,13 +174,4 @@ impl Stacks {
     pub fn is_there(&self) -> bool {
         self.rate.is_some() || !self.sampled.samples.is_empty()
     }
-}
-
-/// Where a sample counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Place {
-    pub window: usize,
-    /// Among those of its window, and among those of all.
-    pub in_window: bool,
-    pub in_all: bool,
 }

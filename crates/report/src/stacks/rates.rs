@@ -5,7 +5,7 @@
 
 use tllmprof_record::{Taken, ThreadState};
 
-use super::StackSample;
+use crate::events::samples::StackSample;
 
 /// Fewer intervals between samples give no rate.
 const MIN_INTERVALS: u64 = 10;

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::FunctionSamples;
-use super::frames::Frames;
+use crate::events::samples::Frames;
 
 /// How many nodes a tree has, and how much of the samples one has at least: what is smaller is its caller's own.
 const NODES: usize = 2000;

@@ -51,7 +51,7 @@ fn with_batches_of(
 
 /// A server's record in which the batches of all iterations but the last two are known: at first prompts,
 /// then prompts beside decodes, then decodes.
-fn record() -> (Vec<u8>, usize) {
+pub fn record() -> (Vec<u8>, usize) {
     let (bytes, truths) = with_batches(None, |truth| match truth.n {
         100 => Batch::new(1, 900, 900),
         101..104 => Batch::new(3, 102, 100),

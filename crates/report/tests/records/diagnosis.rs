@@ -9,7 +9,7 @@ mod ranks;
 
 use made::{Call, LAUNCH, MS, Made, US, WAIT, of, report, yes};
 use tllmprof_report::Verdict;
-use tllmprof_report::diagnosis::RULES;
+use tllmprof_report::findings::RULES;
 
 /// `count` times the calls, each time `every` nanoseconds later.
 fn times(count: u64, every: u64, calls: &[Call]) -> Vec<Call> {

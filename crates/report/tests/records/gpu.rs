@@ -192,7 +192,7 @@ fn gpu_metrics_go_to_the_processes_of_their_machine() {
     let end = truths[50].start + truths[50].duration;
     let metrics = process("b", &Server::rank(0).metrics(end + 3 * SAMPLE).bytes());
     // The mean over the window, counting each sample for what it has of it.
-    let first = metrics.metric_samples[0].start;
+    let first = metrics.metrics.samples[0].start;
     let (mut sum, mut most) = (0.0, 0.0);
     for sample in 0..(end - first).div_ceil(SAMPLE) {
         let at = first + sample * SAMPLE;

@@ -21,6 +21,15 @@ struct Model {
     lost: bool,
 }
 
+/// A model whose second layer's MLP takes so much more, in nanoseconds.
+pub fn model(more: u64) -> Process {
+    let model = Model {
+        more: [0, more, 0, 0],
+        ..Model::default()
+    };
+    model.process()
+}
+
 impl Default for Model {
     fn default() -> Self {
         Self {

@@ -168,7 +168,7 @@ fn each_window_has_a_ledger_of_its_own() {
     made.gpu_span(2000, 1000, 6);
     made.gpu_span(4400, 600, 8);
     let process = made.process();
-    let [first, second] = &process.window_ledgers[..] else {
+    let [first, second] = &process.details.windows[..] else {
         panic!("{:?}", process.windows)
     };
     let wait = "waiting for the GPU: cuStreamSynchronize";

@@ -19,3 +19,4 @@ mod seeds;
 mod skipped;
 mod slow;
 mod stacks;
+mod stored;

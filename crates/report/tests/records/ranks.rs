@@ -143,7 +143,7 @@ fn wait_and_transfer_are_all_of_the_collectives() {
             .iter()
             .all(|place| found.gain(*place) < 0.01)
     );
-    let kernels = report.processes.iter().flat_map(|one| &one.kernels);
+    let kernels = report.processes.iter().flat_map(|one| &one.kernels.totals);
     let all = kernels
         .filter(|one| one.name.starts_with("nccl"))
         .map(|one| one.total);

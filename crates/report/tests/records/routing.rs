@@ -7,7 +7,7 @@ use tllmprof_record::{Event, Info, What};
 use tllmprof_report::Report;
 
 /// A server's record, and what its two layers' learned routers sent to eight experts.
-fn record(rank: u64) -> Vec<u8> {
+pub fn record(rank: u64) -> Vec<u8> {
     let server = Server::rank(rank);
     let (mut builder, truths) = server.record();
     let pid = server.pid();

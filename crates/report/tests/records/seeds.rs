@@ -16,7 +16,7 @@ fn seed(name: &str) -> Vec<u8> {
 #[test]
 fn an_engine_in_c_is_read() {
     let engine = process("engine", &seed("engine-1"));
-    assert!(engine.damage.is_none(), "{}", engine.damage);
+    assert!(engine.record.damage.is_none(), "{}", engine.record.damage);
     let windows: Vec<_> = engine
         .windows
         .iter()
@@ -29,7 +29,7 @@ fn an_engine_in_c_is_read() {
         .as_ref()
         .map(|sum| (sum.iterations, sum.launches));
     assert_eq!(iterations, Some((8, 1.0)));
-    assert_eq!(engine.outside.iterations, 32);
+    assert_eq!(engine.others.outside.iterations, 32);
     assert_eq!(engine.facts.command, "./engine");
     assert_eq!(engine.facts.rule, "cudaGraphLaunch");
 }
@@ -37,7 +37,10 @@ fn an_engine_in_c_is_read() {
 #[test]
 fn a_python_program_is_read() {
     let python = process("python", &seed("python-1"));
-    assert!(python.damage.is_none(), "{}", python.damage);
+    assert!(python.record.damage.is_none(), "{}", python.record.damage);
     assert_eq!(python.sum.as_ref().map(|sum| sum.iterations), Some(136));
-    assert_eq!((python.gil_wait.count, python.gc.len()), (1, 3));
+    assert_eq!(
+        (python.python.gil_wait.count, python.python.gc.len()),
+        (1, 3)
+    );
 }

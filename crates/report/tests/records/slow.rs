@@ -13,7 +13,7 @@ const MAIN: u32 = 10;
 
 /// 60 iterations of 300 µs with one launch and 188 µs of GPU work. Recording kernels makes the first five ten times as
 /// long, and in number 41 a graph is captured anew.
-fn record() -> Report {
+pub fn record() -> Report {
     let mut builder = Builder::new(1, ClockKind::Monotonic);
     let put = |builder: &mut Builder, at, long, what| {
         builder.push(MAIN, &Event::new(at, long, what));

@@ -215,7 +215,7 @@ fn code_is_divided_by_the_functions_that_ran() {
         ("idle: launching", 0.01),
     ];
     assert_eq!(rounded(&process.ledger.gpu), gpu);
-    assert_eq!(process.window_ledgers[0], process.ledger);
+    assert_eq!(process.details.windows[0], process.ledger);
 
     let stacks = &process.stacks;
     assert_eq!(stacks.counts.samples, ITERATIONS * 22);

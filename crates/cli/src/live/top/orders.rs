@@ -75,8 +75,8 @@ impl Captured {
             iterations: sum.iterations,
             timed: sum.gpu_iterations,
             waits: Some(read.ledger.host_share(LedgerKind::Wait)).filter(|share| *share > 0.0),
-            collections: share(sum.gc_total),
-            gil: share(sum.gil_wait_total),
+            collections: share(sum.totals.gc),
+            gil: share(sum.totals.gil_wait),
             batch: (!batches.is_empty()).then(|| {
                 (
                     mean(|batch| u32::from(batch.requests)),

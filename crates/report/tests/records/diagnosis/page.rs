@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tllmprof_report::diagnosis::RULES;
+use tllmprof_report::findings::RULES;
 
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/diagnosis.md");
 const BEGINS: &str = "<!-- the table: BLESS=1 cargo test -p tllmprof-report page -->\n";

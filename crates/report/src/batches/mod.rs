@@ -1,0 +1,206 @@
+//! What was in the batches of iterations.
+
+pub mod text;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tllmprof_record::{Batch, Phase};
+
+use crate::events::batch::{PhaseName, write_phase};
+
+use crate::events::iteration::Iteration;
+use crate::events::window::Window;
+use crate::numbers::quantiles::Quantiles;
+
+/// The largest numbers of tokens of the classes by size, but the last, which has no limit.
+const SIZES: [u32; 8] = [0, 1, 4, 16, 64, 256, 1024, 4096];
+
+/// Iterations of some batches.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct BatchSum {
+    /// How many there are.
+    #[schemars(extend("unit" = "iterations"))]
+    pub iterations: u64,
+    /// How long they took.
+    pub time: Quantiles,
+    /// How long they took in all.
+    #[serde(rename = "total_ns")]
+    pub total: u64,
+    /// Requests in their batches, in all.
+    #[schemars(extend("unit" = "requests"))]
+    pub requests: u64,
+    /// Tokens in their batches, in all.
+    #[schemars(extend("unit" = "tokens"))]
+    pub tokens: u64,
+    /// Tokens of prompts among them.
+    #[schemars(extend("unit" = "tokens"))]
+    pub prefill_tokens: u64,
+}
+
+/// The iterations in one phase.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+pub struct PhaseSum {
+    /// What their batches consist of.
+    #[serde(serialize_with = "write_phase")]
+    #[schemars(with = "PhaseName")]
+    pub phase: Phase,
+    #[serde(flatten)]
+    pub all: BatchSum,
+    /// The same by the tokens in their batches, for each class in which there are iterations: 0, 1, 2 to 4, 5 to 16, 17 to
+    /// 64, 65 to 256, 257 to 1024, 1025 to 4096, and more.
+    pub sizes: Vec<SizeSum>,
+}
+
+/// The iterations of one phase in whose batches there were so many tokens.
+#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+pub struct SizeSum {
+    /// The least tokens of this class.
+    #[serde(rename = "min_tokens")]
+    #[schemars(extend("unit" = "tokens"))]
+    pub least: u32,
+    /// The most tokens of this class; `null`: there is no limit.
+    #[serde(rename = "max_tokens")]
+    #[schemars(extend("unit" = "tokens"))]
+    pub most: Option<u32>,
+    #[serde(flatten)]
+    pub all: BatchSum,
+}
+
+impl SizeSum {
+    /// The numbers of tokens in words.
+    pub fn name(&self) -> String {
+        match self.most {
+            Some(most) if most == self.least => most.to_string(),
+            Some(most) => format!("{}-{most}", self.least),
+            None => format!("{}+", self.least),
+        }
+    }
+}
+
+/// The phases of the iterations of windows, where batches are known.
+pub fn phases(windows: &[Window]) -> Vec<PhaseSum> {
+    let known = windows.iter().flat_map(Window::qualified);
+    let known: Vec<_> = known.filter_map(|i| Some((i, i.batch?))).collect();
+    let phase = |phase: Phase| {
+        let is_one = |(_, batch): &&(&Iteration, Batch)| batch.phase() == phase;
+        let of: Vec<_> = known.iter().filter(is_one).copied().collect();
+        Some(PhaseSum {
+            phase,
+            all: BatchSum::of(&of)?,
+            sizes: sizes(&of),
+        })
+    };
+    Phase::ALL.into_iter().filter_map(phase).collect()
+}
+
+/// The place of the class of sizes that so many tokens are in.
+pub fn size_class(tokens: u32) -> usize {
+    SIZES.partition_point(|most| *most < tokens)
+}
+
+fn sizes(known: &[(&Iteration, Batch)]) -> Vec<SizeSum> {
+    let sum = |place: usize| {
+        let is_one = |(_, batch): &&(&Iteration, Batch)| size_class(batch.tokens) == place;
+        let of: Vec<_> = known.iter().filter(is_one).copied().collect();
+        let before = place.checked_sub(1).map_or(0, |before| SIZES[before] + 1);
+        Some(SizeSum {
+            least: before,
+            most: SIZES.get(place).copied(),
+            all: BatchSum::of(&of)?,
+        })
+    };
+    (0..=SIZES.len()).filter_map(sum).collect()
+}
+
+impl BatchSum {
+    /// `None` of none.
+    fn of(known: &[(&Iteration, Batch)]) -> Option<Self> {
+        let total = |of_one: fn(&(&Iteration, Batch)) -> u64| {
+            known.iter().map(of_one).fold(0, u64::saturating_add)
+        };
+        Some(Self {
+            iterations: known.len() as u64,
+            time: Quantiles::of(known.iter().map(|(iteration, _)| iteration.busy()))?,
+            total: total(|(iteration, _)| iteration.busy()),
+            requests: total(|(_, batch)| u64::from(batch.requests)),
+            tokens: total(|(_, batch)| u64::from(batch.tokens)),
+            prefill_tokens: total(|(_, batch)| u64::from(batch.prefill_tokens)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_are_summed_apart() {
+        let iteration = |n, duration, batch| Iteration {
+            n,
+            duration,
+            batch,
+            ..Iteration::default()
+        };
+        let window = Window {
+            first: 0,
+            last: 3,
+            closed: true,
+            cut: false,
+            past: false,
+            iterations: vec![
+                iteration(0, 50, Batch::new(1, 100, 100)),
+                iteration(1, 10, Batch::new(2, 2, 0)),
+                iteration(2, 12, Batch::new(2, 2, 0)),
+                iteration(3, 99, None),
+            ],
+        };
+        let phases = phases(&[window]);
+        let [prefill, decode] = &phases[..] else {
+            panic!("{phases:?}");
+        };
+        let all = prefill.all;
+        assert_eq!((prefill.phase, all.iterations), (Phase::Prefill, 1));
+        assert_eq!((all.tokens, all.prefill_tokens), (100, 100));
+        let all = decode.all;
+        assert_eq!((decode.phase, all.iterations), (Phase::Decode, 2));
+        assert_eq!((all.requests, all.tokens, all.total), (4, 4, 22));
+        assert_eq!((all.time.p50, all.time.max), (10, 12));
+    }
+
+    #[test]
+    fn sizes_are_summed_apart() {
+        let sizes = |tokens: &[i64]| {
+            let iterations = (0..).zip(tokens).map(|(n, tokens)| Iteration {
+                n,
+                duration: 10 * n,
+                batch: Batch::new(1, *tokens, 0),
+                ..Iteration::default()
+            });
+            let window = Window {
+                first: 0,
+                last: 0,
+                closed: true,
+                cut: false,
+                past: false,
+                iterations: iterations.collect(),
+            };
+            let sizes = phases(&[window])[0].sizes.clone();
+            let found = sizes
+                .iter()
+                .map(|size| (size.name(), size.all.iterations, size.all.time.max));
+            found.collect::<Vec<_>>()
+        };
+        let name = |name: &str| name.to_owned();
+        let edges = sizes(&[4, 1, 5, 16, 4096, 17, 2, 4097, 100_000]);
+        let expected = [
+            (name("1"), 1, 10),
+            (name("2-4"), 2, 60),
+            (name("5-16"), 2, 30),
+            (name("17-64"), 1, 50),
+            (name("1025-4096"), 1, 40),
+            (name("4097+"), 2, 80),
+        ];
+        assert_eq!(edges, expected);
+        assert_eq!(sizes(&[0, 0]), [(name("0"), 2, 10)]);
+    }
+}

@@ -1,0 +1,74 @@
+//! What was in batches.
+
+use tllmprof_record::Phase;
+
+use crate::batches::{BatchSum, PhaseSum, SizeSum};
+use crate::numbers::quantiles::Quantiles;
+use crate::numbers::units::{Rate, Share, Time};
+use crate::print::lines::{Lines, WIDTH};
+
+/// The times of batches by what they consist of, and their sums, where there are several kinds.
+pub fn times(phases: &[PhaseSum]) -> Vec<(String, Quantiles, u64)> {
+    let several = phases.iter().filter(|_| phases.len() > 1);
+    let row = |phase: &PhaseSum| {
+        let all = &phase.all;
+        let what = format!("  {} ({})", phase.phase.name(), all.iterations);
+        (what, all.time, all.total)
+    };
+    several.map(row).collect()
+}
+
+/// What was in a batch on average.
+pub fn batches(phases: &[PhaseSum], lines: &mut Lines) {
+    let phases = || phases.iter().filter(|of| of.phase != Phase::Draft);
+    let total = |of: fn(&BatchSum) -> u64| {
+        phases()
+            .map(|phase| of(&phase.all))
+            .fold(0, u64::saturating_add) as f64
+    };
+    let iterations = total(|all| all.iterations);
+    if iterations == 0.0 {
+        return;
+    }
+    let tokens = total(|all| all.tokens);
+    let prefill = total(|all| all.prefill_tokens) / tokens.max(1.0);
+    let prefill = match tokens {
+        0.0 => String::new(),
+        _ => format!(", {} of these prefill", Share(prefill)),
+    };
+    lines.add(format_args!(
+        "{} requests and {} tokens a step{prefill}",
+        Rate(total(|all| all.requests) / iterations),
+        Rate(tokens / iterations)
+    ));
+    for phase in phases().filter(|phase| phase.sizes.len() > 1) {
+        sizes(phase, lines);
+    }
+}
+
+/// The median for each number of tokens, of as many classes as a line has room for: those of most time.
+fn sizes(phase: &PhaseSum, lines: &mut Lines) {
+    let start = format!("{}, p50: ", phase.phase.name());
+    let mut sizes: Vec<_> = phase.sizes.iter().collect();
+    let line = |sizes: &[&SizeSum]| {
+        let said = sizes.iter().enumerate().map(|(place, size)| {
+            let unit = match (place, size.most) {
+                (0, Some(1)) => " token",
+                (0, _) => " tokens",
+                _ => "",
+            };
+            let (name, time) = (size.name(), Time(size.all.time.p50));
+            format!("{name}{unit} {time} ({})", size.all.iterations)
+        });
+        start.clone() + &said.collect::<Vec<_>>().join(", ")
+    };
+    while line(&sizes).chars().count() > WIDTH && sizes.len() > 1 {
+        let least = sizes
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, size)| size.all.total);
+        let least = least.map_or(0, |(place, _)| place);
+        sizes.remove(least);
+    }
+    lines.add(format_args!("{}", line(&sizes)));
+}

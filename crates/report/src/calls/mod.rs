@@ -1,0 +1,54 @@
+//! What the host ran inside windows, by name: CUDA calls, marked functions and NVTX ranges.
+
+pub mod text;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tllmprof_record::Strings;
+
+use crate::events::facts::{Facts, name, range_name};
+use crate::events::named::{Named, Ns, ranked};
+use crate::events::tally::Totals;
+use crate::events::turnaround::Turnaround;
+
+/// What the host ran inside windows, by name.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Calls {
+    /// CUDA calls inside windows, on all threads, by name; the longest in all first.
+    pub calls: Vec<Named>,
+    /// Marked Python functions inside windows, by name; the longest in all first.
+    pub functions: Vec<Named>,
+    /// NVTX ranges of the program inside windows, by name; the longest in all first.
+    pub ranges: Vec<Named>,
+    /// GPU idle time after host waits, in nanoseconds.
+    #[serde(skip)]
+    pub turnaround: Turnaround,
+}
+
+impl Calls {
+    /// Of what a pass added up.
+    pub fn of(
+        totals: &Totals,
+        turnaround: Turnaround,
+        facts: &Facts,
+        strings: &Strings,
+        ns: &Ns,
+    ) -> Self {
+        let calls = (0..=u8::MAX).zip(totals.calls.iter());
+        let calls = calls.filter(|(_, total)| total.count > 0);
+        let functions = totals.functions.iter();
+        let ranges = totals.ranges.iter();
+        Self {
+            calls: ranked(calls.map(|(row, total)| ns.named(facts.call(row), total))),
+            functions: ranked(functions.map(|(id, total)| ns.named(name(strings.get(*id)), total))),
+            ranges: ranked(ranges.map(|((domain, name), total)| {
+                ns.named(range_name(strings, *domain, *name), total)
+            })),
+            turnaround: Turnaround {
+                after_waits: ns.of(turnaround.after_waits),
+                after_copies: ns.of(turnaround.after_copies),
+                ..turnaround
+            },
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! GPU time of iterations, from what each stream did.
+
+use std::collections::BTreeMap;
+
+use crate::events::idle::IdleSpans;
+use crate::events::spans::Span;
+
+/// How many spans are kept; more are counted.
+const LIMIT: usize = 1 << 21;
+
+/// What a stream did in an iteration.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct GpuSpan {
+    pub iteration: u64,
+    pub device: u8,
+    /// In nanoseconds.
+    pub start: u64,
+    pub duration: u64,
+}
+
+/// The spans of a record.
+#[derive(Debug, Default)]
+pub struct GpuSpans {
+    spans: Vec<GpuSpan>,
+    pub left_out: u64,
+}
+
+impl GpuSpans {
+    pub fn add(&mut self, span: GpuSpan) {
+        if self.spans.len() < LIMIT {
+            self.spans.push(span);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// When the device that was at work longest had nothing to do, in the order of time.
+    pub fn idle(&self) -> Vec<Span> {
+        let mut long: BTreeMap<u8, u64> = BTreeMap::new();
+        for span in &self.spans {
+            let sum = long.entry(span.device).or_default();
+            *sum = sum.saturating_add(span.duration);
+        }
+        let Some((busiest, _)) = long.into_iter().max_by_key(|(_, sum)| *sum) else {
+            return Vec::new();
+        };
+        let of = self.spans.iter().filter(|span| span.device == busiest);
+        let mut work: Vec<_> = of
+            .map(|span| Span {
+                start: span.start,
+                end: span.start.saturating_add(span.duration),
+            })
+            .collect();
+        work.sort_unstable_by_key(|work| work.start);
+        let mut idle = IdleSpans::default();
+        work.into_iter().for_each(|work| idle.work(work));
+        idle.finish()
+    }
+
+    /// The GPU time of each iteration, in the order of their numbers: what at least one stream of
+    /// a device was at work, of the device where that is longest.
+    pub fn times(mut self) -> Vec<(u64, u64)> {
+        self.spans.sort_unstable();
+        let mut times: Vec<(u64, u64)> = Vec::new();
+        for device in self
+            .spans
+            .chunk_by(|a, b| (a.iteration, a.device) == (b.iteration, b.device))
+        {
+            let time = covered(device);
+            let n = device[0].iteration;
+            match times.last_mut() {
+                Some((last, longest)) if *last == n => *longest = time.max(*longest),
+                _ => times.push((n, time)),
+            }
+        }
+        times
+    }
+}
+
+/// How long at least one of the spans, in the order of their starts, lasted.
+fn covered(spans: &[GpuSpan]) -> u64 {
+    let (mut total, mut until) = (0_u64, 0);
+    for span in spans {
+        let start = span.start.max(until);
+        let end = span.start.saturating_add(span.duration);
+        total = total.saturating_add(end.saturating_sub(start));
+        until = until.max(end);
+    }
+    total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_at_once_count_once_and_devices_apart() {
+        let mut spans = GpuSpans::default();
+        for (iteration, device, start, duration) in [
+            (7, 0, 100, 50),
+            (7, 0, 120, 10),
+            (7, 0, 140, 30),
+            (7, 0, 200, 5),
+            (7, 1, 100, 60),
+            (3, 0, 1, 2),
+        ] {
+            spans.add(GpuSpan {
+                iteration,
+                device,
+                start,
+                duration,
+            });
+        }
+        let idle = [(0, 1), (3, 100), (170, 200), (205, u64::MAX)];
+        let idle = idle.map(|(start, end)| Span { start, end });
+        assert_eq!(spans.idle(), idle);
+        assert_eq!(spans.times(), [(3, 2), (7, 75)]);
+    }
+}

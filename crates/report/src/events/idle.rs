@@ -1,0 +1,126 @@
+//! When a GPU had nothing to do, in the time of a thread's iterations.
+
+use std::cell::Cell;
+
+use crate::events::spans::Span;
+
+/// How many spans are kept; of what comes later is not known what the host did.
+const LIMIT: usize = 1 << 22;
+
+/// Spans in which a device did nothing, in order, made of the work that it did.
+#[derive(Debug, Default)]
+pub struct IdleSpans {
+    spans: Vec<Span>,
+    until: u64,
+}
+
+impl IdleSpans {
+    /// Adds work that begins no earlier than what was added before.
+    pub fn work(&mut self, work: Span) {
+        if work.start > self.until && self.spans.len() < LIMIT {
+            self.spans.push(Span {
+                start: self.until,
+                end: work.start,
+            });
+        }
+        self.until = self.until.max(work.end);
+    }
+
+    /// The spans, with what follows the last work.
+    pub fn finish(mut self) -> Vec<Span> {
+        if self.spans.len() < LIMIT {
+            let (start, end) = (self.until, u64::MAX);
+            self.spans.push(Span { start, end });
+        }
+        self.spans
+    }
+}
+
+/// The same in the time of a thread's iterations.
+#[derive(Debug, Default)]
+pub struct Idle {
+    spans: Vec<Span>,
+    /// How much idle time lies before each.
+    before: Vec<u64>,
+    all: u64,
+    /// Where the last search ended.
+    last: Cell<usize>,
+}
+
+impl Idle {
+    /// Of spans in order; `place` says how much of the iterations' time lies before a moment.
+    pub fn new(spans: &[Span], place: impl Fn(u64) -> u64) -> Self {
+        let mut idle = Self::default();
+        for span in spans {
+            let (start, end) = (place(span.start), place(span.end));
+            if start >= end {
+                continue;
+            }
+            match idle.spans.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => {
+                    idle.spans.push(Span { start, end });
+                    idle.before.push(idle.all);
+                }
+            }
+            idle.all += end - start;
+        }
+        idle
+    }
+
+    /// How much of a span is idle.
+    pub fn of(&self, span: Span) -> u64 {
+        if self.spans.is_empty() {
+            return 0;
+        }
+        self.until(span.end) - self.until(span.start)
+    }
+
+    fn until(&self, moment: u64) -> u64 {
+        let is_after = |at: usize| self.spans.get(at).is_none_or(|span| moment < span.start);
+        let last = self.last.get();
+        // Moments come nearly in order.
+        let near = [last, last + 1]
+            .into_iter()
+            .find(|at| is_after(*at) && at.checked_sub(1).is_none_or(|before| !is_after(before)));
+        let after = near
+            .unwrap_or_else(|| self.spans.partition_point(|span| span.start <= moment))
+            .min(self.spans.len());
+        self.last.set(after);
+        let last = after
+            .checked_sub(1)
+            .and_then(|at| Some((self.spans.get(at)?, self.before.get(at)?)));
+        last.map_or(0, |(span, before)| {
+            before + (moment.min(span.end) - span.start)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_is_what_no_work_covers() {
+        let mut spans = IdleSpans::default();
+        for (start, end) in [(10, 20), (15, 18), (20, 30), (50, 60), (55, 70)] {
+            spans.work(Span { start, end });
+        }
+        let spans = spans.finish();
+        let found: Vec<_> = spans.iter().map(|span| (span.start, span.end)).collect();
+        assert_eq!(found, [(0, 10), (30, 50), (70, u64::MAX)]);
+        // Iterations from 5 to 40 and from 45 to 100.
+        let place = |at: u64| at.clamp(5, 40) - 5 + (at.clamp(45, 100) - 45);
+        let idle = Idle::new(&spans, place);
+        for (start, end, expected) in [
+            (0, 90, 50),
+            (0, 5, 5),
+            (0, 26, 6),
+            (30, 40, 10),
+            (60, 90, 30),
+        ] {
+            assert_eq!(idle.of(Span { start, end }), expected, "{start} {end}");
+        }
+        assert_eq!(Idle::default().of(Span { start: 0, end: 9 }), 0);
+    }
+}

@@ -1,0 +1,515 @@
+//! Which call launched a kernel.
+//!
+//! All that one call launched has the same number, and calls get these in their order, but a record does
+//! not say which call got which. So the calls that launch are put beside the numbers of the kernels, both
+//! in their order, where there is as much of one as of the other: over a whole window of kernels, else
+//! between two moments at which no thread was in such a call and the GPUs had nothing left to do. What
+//! does not fit, by its time, its stream or how many kernels there are, has no launch here.
+
+use std::collections::{HashMap, HashSet};
+
+use tllmprof_record::{CallKind, Clock, Event, What};
+
+use super::facts::CallRow;
+use super::spans::Span;
+use super::work::{GpuWork, GpuWorkKind};
+
+/// How many calls, and how many numbers of launches, are looked at.
+const LIMIT: usize = 1 << 20;
+
+/// How long GPUs have been idle where nothing is left for them to do, in nanoseconds: what is queued
+/// begins sooner.
+const IDLE: u64 = 10_000;
+
+/// How much earlier than its call a kernel may seem to begin, in nanoseconds: two clocks are compared.
+const SLACK: u64 = 10_000;
+
+/// A call that launches, as a record has it.
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    thread: u32,
+    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    start: u64,
+    end: u64,
+    kind: CallKind,
+    /// The handle.
+    stream: u64,
+}
+
+/// A launch whose call and kernels are known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Launch {
+    /// Its number, from 0, among those of the process.
+    pub number: u32,
+    /// The thread that called.
+    pub thread: u32,
+    /// Its kernels.
+    pub kernels: u32,
+    /// When the call began, and the last of its kernels, in nanoseconds of `CLOCK_MONOTONIC`.
+    pub start: u64,
+    pub last: u64,
+}
+
+/// The launches of a process.
+#[derive(Debug, Default)]
+pub struct Launches {
+    launches: Vec<Launch>,
+    calls: HashMap<(u32, u64), u32>,
+    /// By window of kernels and number: each window may count from 1 again.
+    kernels: HashMap<(usize, u32), u32>,
+    starts: Vec<u64>,
+}
+
+impl Launches {
+    /// The launch that a thread's call is which began at a moment.
+    #[must_use]
+    pub fn of_call(&self, thread: u32, start: u64) -> Option<&Launch> {
+        self.launch(self.calls.get(&(thread, start)))
+    }
+
+    /// The launch of a kernel, by its number there and when it began.
+    #[must_use]
+    pub fn of_kernel(&self, correlation: u32, start: u64) -> Option<&Launch> {
+        let window = window(&self.starts, start)?;
+        self.launch(self.kernels.get(&(window, correlation)))
+    }
+
+    fn launch(&self, number: Option<&u32>) -> Option<&Launch> {
+        self.launches.get(*number? as usize)
+    }
+}
+
+fn window(starts: &[u64], moment: u64) -> Option<usize> {
+    starts
+        .partition_point(|start| *start <= moment)
+        .checked_sub(1)
+}
+
+/// The kernels of a launch.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    correlation: u32,
+    kernels: u32,
+    first: u64,
+    last: u64,
+    /// Device and stream of the one that came first.
+    place: (u8, u16),
+}
+
+/// Collects what launches are found from.
+#[derive(Debug)]
+pub struct LaunchTally<'a> {
+    clock: &'a Clock,
+    /// Rows of the table of calls that launch.
+    rows: HashMap<u8, CallKind>,
+    /// The windows of kernels, from their first iteration's start to their last one's end.
+    windows: Vec<(u64, u64)>,
+    calls: Vec<Call>,
+    works: HashMap<(usize, u32), Work>,
+    /// What GPUs did, from when to when.
+    busy: Vec<(u64, u64)>,
+    is_too_much: bool,
+    /// Events are missing: as many calls as pieces of work may be chance.
+    lacks_some: bool,
+}
+
+impl<'a> LaunchTally<'a> {
+    /// Of windows of kernels, in nanoseconds. `lacks_some`: events are missing.
+    pub fn new(
+        clock: &'a Clock,
+        calls: &[CallRow],
+        mut windows: Vec<(u64, u64)>,
+        lacks_some: bool,
+    ) -> Self {
+        windows.sort_unstable();
+        Self {
+            clock,
+            rows: calls
+                .iter()
+                .filter(|row| row.kind.launches())
+                .map(|row| (row.row, row.kind))
+                .collect(),
+            windows,
+            calls: Vec::new(),
+            works: HashMap::new(),
+            busy: Vec::new(),
+            is_too_much: false,
+            lacks_some,
+        }
+    }
+
+    /// Adds work of a GPU.
+    pub fn add_work(&mut self, work: &GpuWork) {
+        if self.windows.is_empty() || self.is_too_much {
+            return;
+        }
+        let Span { start, end } = work.span();
+        self.busy(start, end);
+        if let GpuWorkKind::Kernel { correlation, .. } = work.what {
+            self.kernel((work.device, work.stream), correlation, start);
+        }
+    }
+
+    /// Adds an event, if it is a call that launches.
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        if self.windows.is_empty() || self.is_too_much {
+            return;
+        }
+        match event.what {
+            // What failed launched nothing, nor did what a stream capture took.
+            What::Call {
+                row,
+                capturing: false,
+                stream,
+            } if !event.failed => {
+                if let Some(kind) = self.rows.get(&row) {
+                    let end = event.start.saturating_add(event.duration);
+                    self.call(Call {
+                        thread,
+                        start: self.clock.ns(event.start),
+                        end: self.clock.ns(end),
+                        kind: *kind,
+                        stream,
+                    });
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn window(&self, moment: u64) -> Option<usize> {
+        let at = self.windows.partition_point(|(start, _)| *start <= moment);
+        at.checked_sub(1)
+    }
+
+    fn call(&mut self, call: Call) {
+        let is_in = self
+            .window(call.start)
+            .is_some_and(|at| call.start <= self.windows[at].1);
+        if !is_in {
+            return;
+        }
+        if self.calls.len() < LIMIT {
+            self.calls.push(call);
+        } else {
+            self.is_too_much = true;
+        }
+    }
+
+    fn kernel(&mut self, place: (u8, u16), correlation: u32, start: u64) {
+        let Some(window) = self.window(start) else {
+            return;
+        };
+        if self.works.len() >= LIMIT && !self.works.contains_key(&(window, correlation)) {
+            self.is_too_much = true;
+            return;
+        }
+        let work = self.works.entry((window, correlation)).or_insert(Work {
+            correlation,
+            kernels: 0,
+            first: start,
+            last: start,
+            place,
+        });
+        work.kernels += 1;
+        work.last = work.last.max(start);
+        if start < work.first {
+            (work.first, work.place) = (start, place);
+        }
+    }
+
+    fn busy(&mut self, start: u64, end: u64) {
+        if self.busy.len() < LIMIT {
+            self.busy.push((start, end));
+        } else {
+            self.is_too_much = true;
+        }
+    }
+
+    #[must_use]
+    pub fn finish(mut self) -> Launches {
+        let mut found = Launches {
+            starts: self.windows.iter().map(|(start, _)| *start).collect(),
+            ..Launches::default()
+        };
+        if self.is_too_much || self.works.is_empty() {
+            return found;
+        }
+        self.calls.sort_by_key(|call| (call.start, call.thread));
+        self.busy.sort_unstable();
+        let mut works: Vec<Vec<Work>> = vec![Vec::new(); self.windows.len()];
+        for ((window, _), work) in &self.works {
+            works[*window].push(*work);
+        }
+        let mut calls = &self.calls[..];
+        for (window, mut works) in works.into_iter().enumerate() {
+            let count = calls.partition_point(|call| call.start <= self.windows[window].1);
+            let (own, rest) = calls.split_at(count);
+            calls = rest;
+            works.sort_by_key(|work| work.correlation);
+            let whole = fit(own, &works).filter(|_| !self.lacks_some);
+            let pairs = whole.unwrap_or_else(|| between_idle(own, &works, &self.busy));
+            for (call, work) in unmistaken(&pairs) {
+                let number = found.launches.len() as u32;
+                found.launches.push(Launch {
+                    number,
+                    thread: call.thread,
+                    kernels: work.kernels,
+                    start: call.start,
+                    last: work.last,
+                });
+                found.calls.insert((call.thread, call.start), number);
+                found.kernels.insert((window, work.correlation), number);
+            }
+        }
+        found
+    }
+}
+
+type Pair<'a> = (&'a Call, &'a Work);
+
+/// Calls beside their work, both in their order, between moments at which the GPUs were idle.
+fn between_idle<'a>(calls: &'a [Call], works: &'a [Work], busy: &[(u64, u64)]) -> Vec<Pair<'a>> {
+    let mut found = Vec::new();
+    let (mut call, mut work) = (0, 0);
+    for (next_call, next_work) in idle_moments(calls, works, busy)
+        .into_iter()
+        .chain([(calls.len(), works.len())])
+    {
+        let part = fit(&calls[call..next_call], &works[work..next_work]);
+        found.extend(part.into_iter().flatten());
+        (call, work) = (next_call, next_work);
+    }
+    found
+}
+
+/// Each call with the work in its place, if there are as many and none speaks against it.
+fn fit<'a>(calls: &'a [Call], works: &'a [Work]) -> Option<Vec<Pair<'a>>> {
+    let is_one = |(call, work): &Pair<'_>| {
+        work.first.saturating_add(SLACK) >= call.start
+            && (call.kind == CallKind::GraphLaunch || work.kernels == 1)
+    };
+    let pairs: Vec<_> = calls.iter().zip(works).collect();
+    (calls.len() == works.len() && pairs.iter().all(is_one)).then_some(pairs)
+}
+
+/// Before which calls the GPUs had nothing left to do, each with the first work from there on. A call that
+/// another thread is still in may have its work yet to give.
+fn idle_moments(calls: &[Call], works: &[Work], busy: &[(u64, u64)]) -> Vec<(usize, usize)> {
+    // The latest start of any work before each place, and the earliest from there on.
+    let mut before = vec![0; works.len() + 1];
+    let mut after = vec![u64::MAX; works.len() + 1];
+    for (at, work) in works.iter().enumerate() {
+        before[at + 1] = work.last.max(before[at]);
+    }
+    for (at, work) in works.iter().enumerate().rev() {
+        after[at] = work.first.min(after[at + 1]);
+    }
+    let mut found = Vec::new();
+    let (mut next, mut ended, mut place, mut returned) = (0, 0, 0, 0);
+    for (index, call) in calls.iter().enumerate() {
+        let is_within_another = call.start < returned;
+        returned = call.end.max(returned);
+        while let Some((_, end)) = busy.get(next).filter(|(start, _)| *start < call.start) {
+            ended = (*end).max(ended);
+            next += 1;
+        }
+        if is_within_another || ended.saturating_add(IDLE) > call.start {
+            continue;
+        }
+        while place < works.len() && works[place].first < call.start {
+            place += 1;
+        }
+        if before[place] < call.start && call.start <= after[place] {
+            found.push((index, place));
+        }
+    }
+    found
+}
+
+/// Those of the pairs that calls of several threads at once have not mixed up, as their streams show.
+fn unmistaken<'a>(pairs: &[Pair<'a>]) -> Vec<Pair<'a>> {
+    let mut streams: HashMap<(u32, u64), HashMap<(u8, u16), u32>> = HashMap::new();
+    for (call, work) in pairs {
+        let places = streams.entry((call.thread, call.stream)).or_default();
+        *places.entry(work.place).or_default() += 1;
+    }
+    let usual: HashMap<_, _> = streams
+        .iter()
+        .filter_map(|(key, places)| {
+            let most = places
+                .iter()
+                .max_by_key(|(place, count)| (**count, **place))?;
+            Some((*key, *most.0))
+        })
+        .collect();
+    let is_usual =
+        |(call, work): &Pair<'_>| usual.get(&(call.thread, call.stream)) == Some(&work.place);
+    let mut kept = Vec::with_capacity(pairs.len());
+    let mut from = 0;
+    while from < pairs.len() {
+        // Calls that overlap one another.
+        let (mut to, mut end) = (from + 1, pairs[from].0.end);
+        while to < pairs.len() && pairs[to].0.start < end {
+            end = end.max(pairs[to].0.end);
+            to += 1;
+        }
+        let together = &pairs[from..to];
+        from = to;
+        let thread = together[0].0.thread;
+        if together.iter().all(|(call, _)| call.thread == thread) {
+            kept.extend_from_slice(together);
+            continue;
+        }
+        let mut users: HashMap<(u8, u16), u32> = HashMap::new();
+        let mut is_shared =
+            |pair: &Pair<'_>| *users.entry(pair.1.place).or_insert(pair.0.thread) != pair.0.thread;
+        let shared: HashSet<_> = together
+            .iter()
+            .filter(|pair| is_shared(pair))
+            .map(|(_, work)| work.place)
+            .collect();
+        let is_clear = |pair: &Pair<'_>| is_usual(pair) && !shared.contains(&pair.1.place);
+        kept.extend(together.iter().copied().filter(is_clear));
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: u64 = 1000;
+
+    fn call(thread: u32, start: u64) -> Call {
+        Call {
+            thread,
+            start: start * US,
+            end: (start + 4) * US,
+            kind: CallKind::KernelLaunch,
+            stream: u64::from(thread),
+        }
+    }
+
+    /// Calls, and kernels by number and start, of streams of which each thread has its own; then the
+    /// number of the work that each call has.
+    fn found(calls: &[Call], kernels: &[(u32, u64, u16)]) -> Vec<Option<u32>> {
+        found_where(calls, kernels, false)
+    }
+
+    fn found_where(
+        calls: &[Call],
+        kernels: &[(u32, u64, u16)],
+        lacks_some: bool,
+    ) -> Vec<Option<u32>> {
+        let clock = Clock::new(tllmprof_record::ClockKind::Monotonic, &[]);
+        let mut tally = LaunchTally {
+            clock: &clock,
+            rows: HashMap::new(),
+            windows: vec![(0, 1000 * US)],
+            calls: calls.to_vec(),
+            works: HashMap::new(),
+            busy: Vec::new(),
+            is_too_much: false,
+            lacks_some,
+        };
+        for (correlation, start, stream) in kernels {
+            tally.busy(start * US, (start + 3) * US);
+            tally.kernel((0, *stream), *correlation, start * US);
+        }
+        let launches = tally.finish();
+        let number = |call: &Call| {
+            let launch = *launches.of_call(call.thread, call.start)?;
+            let of = |(correlation, start, _): &&(u32, u64, u16)| {
+                launches.of_kernel(*correlation, start * US) == Some(&launch)
+            };
+            kernels.iter().find(of).map(|kernel| kernel.0)
+        };
+        calls.iter().map(number).collect()
+    }
+
+    #[test]
+    fn calls_and_kernels_go_together_in_their_order_however_far_behind_the_gpu_is() {
+        let calls = [call(1, 10), call(1, 20), call(1, 30)];
+        let kernels = [(9, 95, 1), (5, 90, 1), (12, 100, 1)];
+        assert_eq!(found(&calls, &kernels), [Some(5), Some(9), Some(12)]);
+        // As many of both are no proof where others are missing.
+        assert_eq!(found_where(&calls, &kernels, true), [None; 3]);
+    }
+
+    #[test]
+    fn where_a_call_is_missing_nothing_is_joined_between_the_idle_moments_around_it() {
+        let calls = [call(1, 10), call(1, 100), call(1, 200), call(1, 206)];
+        let kernels = [
+            (1, 12, 1),
+            (3, 102, 1),
+            (4, 106, 1),
+            (7, 202, 1),
+            (8, 208, 1),
+        ];
+        let expected = [Some(1), None, Some(7), Some(8)];
+        assert_eq!(found(&calls, &kernels), expected);
+        // While work is queued, its order alone proves nothing.
+        let behind =
+            kernels.map(|(number, _, stream)| (number, 200 + u64::from(number) * 4, stream));
+        assert_eq!(found(&calls, &behind), [None; 4]);
+    }
+
+    #[test]
+    fn the_gpu_is_not_done_with_a_call_that_is_on_its_way() {
+        // Each call begins while the GPU is idle, and the one before has not reached the driver. The
+        // kernel without a call keeps the window from being joined as a whole.
+        let calls = [(1, 100), (2, 116), (1, 132)].map(|(thread, start)| Call {
+            end: (start + 24) * US,
+            ..call(thread, start)
+        });
+        let kernels = [(1, 50, 2), (2, 118, 1), (3, 136, 2), (4, 152, 1)];
+        assert_eq!(found(&calls, &kernels), [Some(2), Some(3), Some(4)]);
+    }
+
+    #[test]
+    fn no_kernel_begins_before_its_launch() {
+        let calls = [call(1, 10), call(1, 100), call(1, 200)];
+        let kernels = [(1, 12, 1), (2, 170, 1), (3, 180, 1)];
+        assert_eq!(found(&calls, &kernels), [Some(1), None, None]);
+    }
+
+    #[test]
+    fn a_kernel_that_was_launched_alone_is_alone() {
+        let calls = [call(1, 10), call(1, 12)];
+        let kernels = [(1, 20, 1), (1, 24, 1), (2, 28, 1)];
+        assert_eq!(found(&calls, &kernels), [None, None]);
+        let graph = Call {
+            kind: CallKind::GraphLaunch,
+            ..calls[0]
+        };
+        assert_eq!(found(&[graph, calls[1]], &kernels), [Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn calls_of_two_threads_at_once_are_distinguished_by_their_streams() {
+        // The second thread's call came first in the driver at 20.
+        let calls = [
+            call(1, 10),
+            call(2, 15),
+            call(1, 20),
+            call(2, 21),
+            call(1, 30),
+            call(2, 31),
+        ];
+        let kernels = [
+            (1, 50, 1),
+            (2, 54, 2),
+            (3, 58, 2),
+            (4, 62, 1),
+            (5, 66, 1),
+            (6, 70, 2),
+        ];
+        let expected = [Some(1), Some(2), None, None, Some(5), Some(6)];
+        assert_eq!(found(&calls, &kernels), expected);
+        // On one stream nothing distinguishes them.
+        let one = kernels.map(|(number, start, _)| (number, start, 1));
+        let expected = [Some(1), Some(2), None, None, None, None];
+        assert_eq!(found(&calls, &one), expected);
+    }
+}

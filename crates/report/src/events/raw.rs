@@ -1,0 +1,120 @@
+//! Iterations and batches as the record has them.
+
+use std::collections::HashMap;
+
+use tllmprof_record::Batch;
+
+use super::iteration::Used;
+use super::spans::Span;
+
+/// An iteration as the record has it, in ticks.
+#[derive(Clone, Copy, Debug)]
+pub struct RawIteration {
+    pub start: u64,
+    pub duration: u64,
+    pub n: u64,
+    pub thread: u32,
+    pub cut: bool,
+    /// How long its thread waited for requests, and for how much of that in calls that wait for the GPU.
+    pub idle: u64,
+    pub idle_calls: u64,
+    /// It does not satisfy the condition.
+    pub excluded: bool,
+    /// What its thread used of the machine.
+    pub used: Option<Used>,
+}
+
+impl RawIteration {
+    /// How long it took without waiting for requests.
+    pub const fn busy(&self) -> u64 {
+        self.duration.saturating_sub(self.idle)
+    }
+
+    pub const fn span(&self) -> Span {
+        Span {
+            start: self.start,
+            end: self.start.saturating_add(self.duration),
+        }
+    }
+}
+
+/// A batch as the record has it.
+#[derive(Clone, Copy, Debug)]
+pub struct RawBatch {
+    /// In ticks.
+    pub start: u64,
+    /// The number of its iteration modulo 2^16.
+    pub iteration: u16,
+    pub batch: Batch,
+}
+
+/// The batch of each of some iterations, which are in the order of their starts.
+pub fn batches(iterations: &[RawIteration], batches: &[RawBatch]) -> Vec<Option<Batch>> {
+    let mut places: HashMap<u16, Vec<usize>> = HashMap::new();
+    for (place, iteration) in iterations.iter().enumerate() {
+        places.entry(iteration.n as u16).or_default().push(place);
+    }
+    let mut found = vec![None; iterations.len()];
+    for batch in batches {
+        let Some(places) = places.get(&batch.iteration) else {
+            continue;
+        };
+        let begun = places.partition_point(|place| iterations[*place].start <= batch.start);
+        if let Some(place) = begun.checked_sub(1) {
+            found[places[place]] = Some(batch.batch);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn iteration(n: u64, start: u64) -> RawIteration {
+        RawIteration {
+            start,
+            duration: 10,
+            n,
+            thread: 1,
+            cut: false,
+            idle: 0,
+            idle_calls: 0,
+            used: None,
+            excluded: false,
+        }
+    }
+
+    fn batch(iteration: u16, start: u64, requests: i64) -> RawBatch {
+        RawBatch {
+            start,
+            iteration,
+            batch: Batch::new(requests, requests, 0).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_batch_is_of_the_latest_iteration_of_its_number() {
+        // 3 was begun by another thread before the batch of 2 was written; 5 + 2^16 is a second 5.
+        let iterations = [
+            iteration(2, 100),
+            iteration(3, 110),
+            iteration(5, 200),
+            iteration(5 + (1 << 16), 900),
+        ];
+        let written = [
+            batch(3, 111, 3),
+            batch(2, 112, 2),
+            batch(5, 205, 5),
+            batch(5, 901, 6),
+            batch(4, 150, 9),
+            batch(2, 99, 9),
+        ];
+        let requests: Vec<_> = batches(&iterations, &written)
+            .iter()
+            .map(|batch| batch.map(|batch| batch.requests))
+            .collect();
+        assert_eq!(requests, [Some(2), Some(3), Some(5), Some(6)]);
+        assert_eq!(batches(&iterations, &[]), [None; 4]);
+    }
+}

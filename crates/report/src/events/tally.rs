@@ -1,0 +1,431 @@
+//! Adds up the events of a record, in all and by iteration.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use tllmprof_record::{CallKind, Event, OWN_DOMAIN, StringId, Strings, What};
+
+use crate::events::causes::{Cause, Watched};
+use crate::events::qualify::Qualified;
+use crate::events::requests::Requests;
+use crate::events::spans::{Span, Spans};
+use crate::events::turnaround::{Turnaround, Turnarounds};
+
+/// How many names of functions and ranges have a total of their own.
+const LIMIT: usize = 1 << 14;
+
+/// Generations of Python's garbage that are distinguished.
+pub const GENERATIONS: usize = 4;
+
+/// So many events of one kind, in ticks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Total {
+    pub count: u64,
+    pub ticks: u64,
+    pub longest: u64,
+    /// The part that iterations waited for: on their thread, or for collections on any.
+    pub inside: u64,
+}
+
+impl Total {
+    fn add(&mut self, ticks: u64) {
+        self.count += 1;
+        self.ticks = self.ticks.saturating_add(ticks);
+        self.longest = self.longest.max(ticks);
+    }
+}
+
+/// What happened in one iteration. Times are in ticks.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct InIteration {
+    pub launches: u32,
+    pub launching: u64,
+    pub calls: u32,
+    /// Calls that capture, or that a capture takes up.
+    pub captures: u32,
+    pub wait: u64,
+    pub gil_wait: u64,
+    pub gc: u64,
+    /// The wait for the GPU after which its thread launched work, by its row; the first where there are several.
+    pub launched_after: Option<u8>,
+    /// The wait that its thread has made since it launched work.
+    waited: Option<u8>,
+    /// Collections that go on over the whole of this iteration, less those of the one before.
+    collections: i64,
+}
+
+/// Totals by kind.
+#[derive(Debug)]
+pub struct Totals {
+    /// By row of the table of calls.
+    pub calls: Box<[Total; 256]>,
+    pub gc: [Total; GENERATIONS],
+    pub collected: u64,
+    pub gil_wait: Total,
+    pub gil_hold: Total,
+    /// What each thread held it, in ticks.
+    pub holds: HashMap<u32, u64>,
+    pub gil_forced: u64,
+    pub functions: HashMap<StringId, Total>,
+    pub ranges: HashMap<(StringId, StringId), Total>,
+    /// Names that have no total, for want of room.
+    pub left_out: u64,
+    /// What events say is missing.
+    pub dropped: u64,
+    pub events: u64,
+}
+
+impl Totals {
+    /// What iterations spent on what could slow them down, in ticks.
+    pub fn spent(&self, cause: Cause) -> u64 {
+        let total = match cause {
+            Cause::Gc(generation) => self.gc.get(usize::from(generation)),
+            Cause::GilWait => Some(&self.gil_wait),
+            Cause::GilHold(thread) => return self.holds.get(&thread).copied().unwrap_or(0),
+            Cause::Wait(row) => Some(&self.calls[usize::from(row)]),
+            Cause::Function(name) => self.functions.get(&name),
+            Cause::Range(domain, name) => self.ranges.get(&(domain, name)),
+        };
+        total.map_or(0, |total| total.inside)
+    }
+}
+
+/// What the events come to.
+#[derive(Debug)]
+pub struct Tallied {
+    pub inside: Vec<InIteration>,
+    pub totals: Totals,
+    pub watched: Watched,
+    /// In ticks.
+    pub turnaround: Turnaround,
+}
+
+/// What is known of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    pub qualified: &'a Qualified,
+    /// Of each row of the table of calls, and whether it allocates.
+    pub kinds: &'a [CallKind; 256],
+    pub allocates: &'a [bool; 256],
+    pub requests: &'a Requests,
+    pub strings: &'a Strings,
+}
+
+/// The adding up.
+#[derive(Debug)]
+pub struct Tally<'a> {
+    timeline: Spans,
+    /// The thread of each iteration.
+    threads: Vec<u32>,
+    /// Totals have what happened in iterations that count, and outside iterations.
+    known: Known<'a>,
+    pub iterations: Vec<InIteration>,
+    pub totals: Totals,
+    pub watched: Watched,
+    pub turnarounds: Turnarounds,
+}
+
+impl<'a> Tally<'a> {
+    /// For iterations in the order of their starts, with their threads.
+    pub fn new(
+        timeline: Spans,
+        threads: Vec<u32>,
+        known: Known<'a>,
+        watched: Watched,
+        turnarounds: Turnarounds,
+    ) -> Self {
+        let iterations = vec![InIteration::default(); threads.len()];
+        Self {
+            timeline,
+            threads,
+            known,
+            iterations,
+            totals: Totals::default(),
+            watched,
+            turnarounds,
+        }
+    }
+
+    /// Adds an event of a thread.
+    #[inline]
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        self.totals.events += 1;
+        let ticks = event.duration;
+        let counts = self.counts(event);
+        if self.holds(thread, event) {
+            self.turnarounds.held(thread, event);
+        }
+        match event.what {
+            What::Call {
+                row,
+                capturing,
+                stream,
+            } => self.call(thread, event, row, (!capturing).then_some(stream), counts),
+            What::Gc {
+                generation,
+                collected,
+            } => {
+                let generation = generation.min(GENERATIONS as u16 - 1);
+                if counts {
+                    self.totals.gc[usize::from(generation)].add(ticks);
+                    self.totals.collected = self.totals.collected.saturating_add(collected);
+                }
+                self.collection(event, generation);
+            }
+            What::GilWait => {
+                if counts {
+                    self.totals.gil_wait.add(ticks);
+                }
+                self.own(thread, event, Cause::GilWait);
+            }
+            What::GilHold if counts => self.hold(thread, event),
+            What::GilForced => self.totals.gil_forced += u64::from(counts),
+            What::Function { name } if counts => {
+                named(
+                    &mut self.totals.functions,
+                    &mut self.totals.left_out,
+                    name,
+                    ticks,
+                );
+                self.own(thread, event, Cause::Function(name));
+            }
+            What::Range { domain, name, .. }
+                if counts && self.known.strings.get(domain) != OWN_DOMAIN =>
+            {
+                let key = (domain, name);
+                named(
+                    &mut self.totals.ranges,
+                    &mut self.totals.left_out,
+                    key,
+                    ticks,
+                );
+                self.own(thread, event, Cause::Range(domain, name));
+            }
+            What::Dropped { events } => {
+                self.totals.dropped = self.totals.dropped.saturating_add(events);
+            }
+            _ => (),
+        }
+    }
+
+    /// Whether an event holds its thread up, by something that has a finding of its own.
+    fn holds(&self, thread: u32, event: &Event) -> bool {
+        match event.what {
+            What::Gc { .. } | What::GilWait => true,
+            What::Call { row, .. } => self.known.allocates[usize::from(row)],
+            What::Function { .. } => self.known.requests.is_one(thread, event),
+            _ => false,
+        }
+    }
+
+    /// Whether totals have an event: one that lies in iterations of which none counts is not among them.
+    fn counts(&mut self, event: &Event) -> bool {
+        self.known.qualified.has_all()
+            || self
+                .timeline
+                .reach(&span(event))
+                .is_none_or(|(first, last)| self.known.qualified.has_any(first, last))
+    }
+
+    /// Adds a call for a stream; `None` where a stream capture takes it up.
+    #[inline]
+    fn call(&mut self, thread: u32, event: &Event, row: u8, stream: Option<u64>, counts: bool) {
+        if counts {
+            self.totals.calls[usize::from(row)].add(event.duration);
+        }
+        let kind = self.known.kinds[usize::from(row)];
+        if let Some(place) = self.timeline.at(event.start)
+            && let Some(iteration) = self.iterations.get_mut(place)
+        {
+            iteration.calls = iteration.calls.saturating_add(1);
+            let captures = stream.is_none() || kind == CallKind::Capture;
+            iteration.captures = iteration.captures.saturating_add(u32::from(captures));
+            let is_own = self.threads.get(place) == Some(&thread);
+            if is_own && kind == CallKind::Wait && iteration.launches > 0 {
+                iteration.waited = Some(row);
+            }
+            if kind.launches() && stream.is_some() {
+                if is_own && iteration.launched_after.is_none() {
+                    iteration.launched_after = iteration.waited;
+                }
+                iteration.launches = iteration.launches.saturating_add(1);
+                iteration.launching = iteration.launching.saturating_add(event.duration);
+            }
+            if let Some(stream) = stream
+                && self.known.qualified.has(place)
+            {
+                self.turnarounds.call(thread, row, stream, place, event);
+            }
+        }
+        if kind == CallKind::Wait {
+            self.own(thread, event, Cause::Wait(row));
+        }
+    }
+
+    /// Adds what an iteration's own thread did to it. What goes on over a whole iteration was not done
+    /// by the thread that ended it, or says nothing about it; so only the first and the last that
+    /// an event reaches count.
+    fn own(&mut self, thread: u32, event: &Event, cause: Cause) {
+        let span = span(event);
+        let Some((first, last)) = self.timeline.reach(&span) else {
+            return;
+        };
+        for place in [Some(first), (last != first).then_some(last)]
+            .into_iter()
+            .flatten()
+        {
+            let Some(around) = self.timeline.span(place) else {
+                continue;
+            };
+            let covers = span.start < around.start && span.end > around.end;
+            if covers || self.threads.get(place) != Some(&thread) {
+                continue;
+            }
+            let ticks = span.overlap(around);
+            if let Some(iteration) = self.iterations.get_mut(place) {
+                match cause {
+                    Cause::Wait(_) => iteration.wait = iteration.wait.saturating_add(ticks),
+                    Cause::GilWait => iteration.gil_wait = iteration.gil_wait.saturating_add(ticks),
+                    Cause::Gc(_) | Cause::GilHold(_) | Cause::Function(_) | Cause::Range(..) => (),
+                }
+            }
+            if self.known.qualified.has(place) {
+                self.totals.inside(cause, ticks);
+            }
+            self.watched.note(place, cause, ticks);
+        }
+    }
+
+    /// Adds a collection to every iteration that it reaches into: it holds all of Python up.
+    fn collection(&mut self, event: &Event, generation: u16) {
+        let span = span(event);
+        let Some((first, last)) = self.timeline.reach(&span) else {
+            return;
+        };
+        let mut part = |place: usize| {
+            let ticks = self
+                .timeline
+                .span(place)
+                .map_or(0, |around| span.overlap(around));
+            if let Some(iteration) = self.iterations.get_mut(place) {
+                iteration.gc = iteration.gc.saturating_add(ticks);
+            }
+            if self.known.qualified.has(place) {
+                self.totals.inside(Cause::Gc(generation), ticks);
+            }
+        };
+        part(first);
+        if last != first {
+            part(last);
+        }
+        // Those between are covered as a whole, and there may be any number of them.
+        if last > first + 1 {
+            self.iterations[first + 1].collections += 1;
+            self.iterations[last].collections -= 1;
+        }
+        for index in self.watched.between(first, last) {
+            self.note(index, &span, Cause::Gc(generation));
+        }
+    }
+
+    /// Notes what a thread does to other threads' iterations by holding the GIL, in those watched.
+    fn hold(&mut self, thread: u32, event: &Event) {
+        self.totals.gil_hold.add(event.duration);
+        if self.totals.holds.len() < LIMIT || self.totals.holds.contains_key(&thread) {
+            let ticks = self.totals.holds.entry(thread).or_default();
+            *ticks = ticks.saturating_add(event.duration);
+        }
+        let span = span(event);
+        let Some((first, last)) = self.timeline.reach(&span) else {
+            return;
+        };
+        for index in self.watched.between(first, last) {
+            let place = self.watched.place(index);
+            let owner = place.and_then(|place| self.threads.get(place));
+            if owner.is_some_and(|owner| *owner != thread) {
+                self.note(index, &span, Cause::GilHold(thread));
+            }
+        }
+    }
+
+    /// Notes what overlaps a watched iteration.
+    fn note(&mut self, index: usize, span: &Span, cause: Cause) {
+        if let Some(place) = self.watched.place(index)
+            && let Some(around) = self.timeline.span(place)
+        {
+            self.watched.note(place, cause, span.overlap(around));
+        }
+    }
+
+    /// Ends the adding up.
+    pub fn finish(mut self) -> Tallied {
+        let mut collections = 0_i64;
+        for (place, iteration) in self.iterations.iter_mut().enumerate() {
+            collections += iteration.collections;
+            let length = self
+                .timeline
+                .span(place)
+                .map_or(0, |span| span.end - span.start);
+            let whole = length.saturating_mul(collections.unsigned_abs());
+            iteration.gc = iteration.gc.saturating_add(whole);
+        }
+        Tallied {
+            inside: self.iterations,
+            turnaround: self.turnarounds.finish(),
+            totals: self.totals,
+            watched: self.watched,
+        }
+    }
+}
+
+/// The time that an event took.
+const fn span(event: &Event) -> Span {
+    Span {
+        start: event.start,
+        end: event.start.saturating_add(event.duration),
+    }
+}
+
+/// Adds to a name's total.
+fn named<K: Hash + Eq>(totals: &mut HashMap<K, Total>, left_out: &mut u64, key: K, ticks: u64) {
+    if totals.len() < LIMIT || totals.contains_key(&key) {
+        totals.entry(key).or_default().add(ticks);
+    } else {
+        *left_out += 1;
+    }
+}
+
+impl Totals {
+    fn inside(&mut self, cause: Cause, ticks: u64) {
+        let total = match cause {
+            Cause::Gc(generation) => self.gc.get_mut(usize::from(generation)),
+            Cause::GilWait => Some(&mut self.gil_wait),
+            Cause::GilHold(_) => None,
+            Cause::Wait(row) => Some(&mut self.calls[usize::from(row)]),
+            Cause::Function(name) => self.functions.get_mut(&name),
+            Cause::Range(domain, name) => self.ranges.get_mut(&(domain, name)),
+        };
+        if let Some(total) = total {
+            total.inside = total.inside.saturating_add(ticks);
+        }
+    }
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self {
+            calls: Box::new([Total::default(); 256]),
+            gc: [Total::default(); GENERATIONS],
+            collected: 0,
+            gil_wait: Total::default(),
+            gil_hold: Total::default(),
+            holds: HashMap::new(),
+            gil_forced: 0,
+            functions: HashMap::new(),
+            ranges: HashMap::new(),
+            left_out: 0,
+            dropped: 0,
+            events: 0,
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! How long a GPU has nothing to do because the host waited for it in the midst of an iteration.
+//!
+//! A wait that returns leaves its stream empty until the thread launches the next work. Where all work
+//! goes to one stream, that is time in which the GPU is idle, and no kernel has to be recorded to know it.
+
+use std::collections::HashMap;
+
+use tllmprof_calls::Wait;
+use tllmprof_record::Event;
+
+use crate::events::facts::CallRow;
+
+/// How many threads, and streams, are distinguished.
+const LIMIT: usize = 256;
+
+/// What has to go to one stream of one thread for the others not to matter.
+const ONE: f64 = 0.95;
+
+/// What a row of the table of calls does to the stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Drains {
+    #[default]
+    Nothing,
+    Launch,
+    /// A wait until the stream is empty.
+    Wait,
+    /// A copy that returns when it is done.
+    Copy,
+}
+
+impl Drains {
+    /// Of each row. An event may have been recorded long before the end of its stream.
+    pub fn of(rows: &[CallRow]) -> [Self; 256] {
+        let mut all = [Self::Nothing; 256];
+        for row in rows {
+            all[usize::from(row.row)] = match row.waits_for() {
+                _ if row.kind.launches() => Self::Launch,
+                Some(Wait::CopyToHost) => Self::Copy,
+                Some(Wait::Stream | Wait::Context) => Self::Wait,
+                Some(Wait::Event) | None => Self::Nothing,
+            };
+        }
+        all
+    }
+}
+
+/// Host waits and copies that block, and what lies between them and the next launch of the same iteration.
+/// Times are in ticks or in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Turnaround {
+    pub after_waits: u64,
+    pub after_copies: u64,
+    /// All launches came from one thread and went to one stream, or nearly all: the GPU was idle then.
+    pub one_stream: bool,
+}
+
+/// What left a thread's stream empty.
+#[derive(Clone, Copy, Debug)]
+struct Empty {
+    by: Drains,
+    since: u64,
+    /// The iteration it was in.
+    place: usize,
+    /// What the thread spent since then on what is no consequence of the wait.
+    held: u64,
+}
+
+/// The adding up.
+#[derive(Debug)]
+pub struct Turnarounds {
+    rows: [Drains; 256],
+    empty: HashMap<u32, Empty>,
+    launches: HashMap<(u32, u64), u64>,
+    /// The latest launches, which are not among those yet: of one thread and stream, and how many.
+    latest: ((u32, u64), u64),
+    found: Turnaround,
+}
+
+impl Turnarounds {
+    pub fn new(rows: &[CallRow]) -> Self {
+        Self {
+            rows: Drains::of(rows),
+            empty: HashMap::new(),
+            launches: HashMap::new(),
+            latest: ((0, 0), 0),
+            found: Turnaround::default(),
+        }
+    }
+
+    /// Adds a call of a thread that was made in an iteration, which `place` identifies.
+    pub fn call(&mut self, thread: u32, row: u8, stream: u64, place: usize, event: &Event) {
+        match self.rows[usize::from(row)] {
+            Drains::Nothing => (),
+            Drains::Launch => self.launch(thread, stream, place, event.start),
+            by @ (Drains::Wait | Drains::Copy) => {
+                if self.empty.len() < LIMIT || self.empty.contains_key(&thread) {
+                    let empty = Empty {
+                        by,
+                        since: event.start.saturating_add(event.duration),
+                        place,
+                        held: 0,
+                    };
+                    self.empty.insert(thread, empty);
+                }
+            }
+        }
+    }
+
+    /// Something else held the thread up: a collection, a wait for the GIL, an allocation. It has a finding of its own.
+    pub fn held(&mut self, thread: u32, event: &Event) {
+        if let Some(empty) = self.empty.get_mut(&thread)
+            && event.start >= empty.since
+        {
+            empty.held = empty.held.saturating_add(event.duration);
+        }
+    }
+
+    fn launch(&mut self, thread: u32, stream: u64, place: usize, start: u64) {
+        let key = (thread, stream);
+        if self.latest.0 != key {
+            self.settle();
+            self.latest = (key, 0);
+        }
+        self.latest.1 += 1;
+        if self.empty.is_empty() {
+            return;
+        }
+        // Between two iterations the host has the next one to think about: that is no wait's doing.
+        if let Some(empty) = self.empty.remove(&thread)
+            && empty.place == place
+        {
+            let sum = match empty.by {
+                Drains::Copy => &mut self.found.after_copies,
+                _ => &mut self.found.after_waits,
+            };
+            *sum = sum.saturating_add(start.saturating_sub(empty.since).saturating_sub(empty.held));
+        }
+    }
+
+    fn settle(&mut self) {
+        let (key, count) = self.latest;
+        if count > 0 && (self.launches.len() < LIMIT || self.launches.contains_key(&key)) {
+            *self.launches.entry(key).or_default() += count;
+        }
+    }
+
+    pub fn finish(mut self) -> Turnaround {
+        self.settle();
+        let all: u64 = self.launches.values().sum();
+        let most = self.launches.values().copied().max().unwrap_or(0);
+        Turnaround {
+            one_stream: most > 0 && most as f64 >= ONE * all as f64,
+            ..self.found
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tllmprof_record::{CallKind, What};
+
+    fn row(row: u8, kind: CallKind, name: &str) -> CallRow {
+        CallRow {
+            row,
+            name: name.to_owned(),
+            kind,
+            inside: 0,
+            outside: 0,
+        }
+    }
+
+    fn found(calls: &[(u32, u8, u64, usize, u64, u64)]) -> Turnaround {
+        let mut all = Turnarounds::new(&[
+            row(1, CallKind::KernelLaunch, "cuLaunchKernel"),
+            row(2, CallKind::Wait, "cuStreamSynchronize"),
+            row(3, CallKind::Wait, "cuMemcpyDtoH_v2"),
+            row(4, CallKind::Wait, "cuEventSynchronize"),
+        ]);
+        for &(thread, row, stream, place, start, end) in calls {
+            let (capturing, duration) = (false, end - start);
+            let what = What::Call {
+                row,
+                capturing,
+                stream,
+            };
+            all.call(
+                thread,
+                row,
+                stream,
+                place,
+                &Event::new(start, duration, what),
+            );
+        }
+        all.finish()
+    }
+
+    #[test]
+    fn a_stream_is_empty_from_a_wait_to_the_next_launch_of_the_iteration() {
+        let both = found(&[
+            (1, 1, 7, 0, 0, 1),
+            (1, 2, 7, 0, 5, 10),
+            (1, 1, 7, 0, 14, 15), // 4 after a wait
+            (1, 3, 0, 0, 20, 30),
+            (1, 1, 7, 0, 31, 32), // 1 after a copy
+            (1, 4, 0, 0, 33, 40), // an event says nothing about the end of the stream
+            (1, 1, 7, 0, 60, 61),
+            (1, 2, 7, 0, 62, 63),
+            (1, 1, 7, 1, 99, 100), // of the next iteration
+        ]);
+        assert_eq!((both.after_waits, both.after_copies), (4, 1));
+        assert!(both.one_stream);
+    }
+
+    #[test]
+    fn what_holds_the_thread_up_meanwhile_has_a_finding_of_its_own() {
+        let mut all = Turnarounds::new(&[
+            row(1, CallKind::KernelLaunch, "cuLaunchKernel"),
+            row(2, CallKind::Wait, "cuStreamSynchronize"),
+        ]);
+        let what = |row| What::Call {
+            row,
+            capturing: false,
+            stream: 7,
+        };
+        all.held(1, &Event::new(0, 5, What::GilWait));
+        all.call(1, 2, 7, 0, &Event::new(10, 10, what(2)));
+        all.held(1, &Event::new(22, 5, What::GilWait));
+        all.held(2, &Event::new(23, 5, What::GilWait));
+        all.call(1, 1, 7, 0, &Event::new(30, 1, what(1)));
+        assert_eq!(all.finish().after_waits, 10 - 5);
+    }
+
+    #[test]
+    fn work_of_others_may_keep_the_gpu_busy() {
+        assert!(!found(&[(1, 1, 7, 0, 0, 1), (1, 1, 8, 0, 2, 3)]).one_stream);
+        assert!(!found(&[(1, 1, 7, 0, 0, 1), (2, 1, 7, 0, 2, 3)]).one_stream);
+        assert!(!found(&[]).one_stream);
+    }
+}

@@ -1,0 +1,308 @@
+//! The windows of a record, put together from their edges and iterations.
+
+use std::collections::HashSet;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tllmprof_record::Edge;
+
+use crate::events::iteration::Iteration;
+
+/// A window: the iterations that were recorded one by one.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Window {
+    /// The number of its first iteration.
+    pub first: u64,
+    /// The number of its last iteration.
+    // Of one that was never closed, the last that there is.
+    pub last: u64,
+    /// Whether it was closed.
+    pub closed: bool,
+    /// Whether something other than its last iteration closed it, such as the end of the process.
+    pub cut: bool,
+    /// Whether the flight recorder had kept its iterations: those before a window, or before the end of the process.
+    pub past: bool,
+    /// In the order of their starts.
+    #[serde(skip)]
+    pub iterations: Vec<Iteration>,
+}
+
+impl Window {
+    /// The iterations that count in figures.
+    pub fn qualified(&self) -> impl Iterator<Item = &Iteration> {
+        self.iterations
+            .iter()
+            .filter(|iteration| iteration.qualifies())
+    }
+
+    /// The numbers of its first and its last iteration.
+    pub fn name(&self) -> String {
+        match self.first == self.last {
+            true => self.first.to_string(),
+            false => format!("{}-{}", self.first, self.last),
+        }
+    }
+
+    /// From its first iteration's start to the last one's end, in nanoseconds.
+    pub fn wall(&self) -> u64 {
+        let (start, end) = self.span();
+        end.saturating_sub(start)
+    }
+
+    /// Its first iteration's start and the last one's end, in nanoseconds.
+    pub fn span(&self) -> (u64, u64) {
+        let end = self.iterations.iter().map(Iteration::end).max();
+        let start = self.iterations.first().map(|first| first.start);
+        (start.unwrap_or(0), end.unwrap_or(0))
+    }
+
+    /// That time without the iterations that do not count, and without those that are missing.
+    pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> {
+        let (mut from, end) = self.span();
+        let mut until = from;
+        let mut next = self.first;
+        let others = self.iterations.iter().flat_map(move |one| {
+            let is_gap = one.n > next && one.start > until;
+            let gap = is_gap.then_some((until, one.start));
+            until = until.max(one.end());
+            next = one.n.saturating_add(1);
+            let own = (!one.qualifies()).then_some((one.start, one.end()));
+            [gap, own]
+        });
+        let edges = others.flatten();
+        edges.chain([(end, end)]).filter_map(move |(start, until)| {
+            let stretch = (from, start);
+            from = from.max(until);
+            (stretch.0 < stretch.1).then_some(stretch)
+        })
+    }
+
+    /// Iterations between its first and its last one that are not there: where threads make steps at once, the
+    /// next one may begin before the turn of one has come.
+    pub fn gaps(&self) -> u64 {
+        match self.iterations.len() as u64 {
+            0 => 0,
+            there => (self.last - self.first)
+                .saturating_add(1)
+                .saturating_sub(there),
+        }
+    }
+}
+
+/// Where a window opens or closes.
+#[derive(Clone, Copy, Debug)]
+pub struct WindowEdge {
+    pub ticks: u64,
+    pub edge: Edge,
+    pub iteration: u64,
+    pub cut: bool,
+}
+
+/// The windows that edges bound, in the order that they were opened. The last iteration of one that was
+/// not closed is `u64::MAX`.
+pub fn pairs(mut edges: Vec<WindowEdge>) -> Vec<Window> {
+    edges.sort_by_key(|edge| edge.ticks);
+    let mut windows: Vec<Window> = Vec::new();
+    for edge in edges {
+        let open = windows.last_mut().filter(|window| !window.closed);
+        match (edge.edge, open) {
+            (Edge::Close, Some(window)) => {
+                window.last = edge.iteration.max(window.first);
+                (window.closed, window.cut) = (true, edge.cut);
+            }
+            (Edge::Open, _) => windows.push(Window {
+                first: edge.iteration,
+                last: u64::MAX,
+                closed: false,
+                cut: false,
+                past: false,
+                iterations: Vec::new(),
+            }),
+            (Edge::Close, None) => (),
+        }
+    }
+    windows
+}
+
+/// The windows that edges bound, and the iterations in them, which come in the order of their starts.
+/// Iterations whose window's edges are lost are a window of their own. `pasts`: the first iterations of windows of the past.
+pub fn windows(
+    edges: Vec<WindowEdge>,
+    iterations: Vec<Iteration>,
+    pasts: &HashSet<u64>,
+) -> Vec<Window> {
+    let mut windows = pairs(edges);
+    for window in &mut windows {
+        window.past = pasts.contains(&window.first);
+    }
+    // A window that was not closed ends where the next begins.
+    let firsts: Vec<_> = windows.iter().skip(1).map(|window| window.first).collect();
+    for (window, next) in windows.iter_mut().zip(firsts) {
+        if !window.closed {
+            window.last = next.saturating_sub(1).max(window.first);
+        }
+    }
+    windows.sort_by_key(|window| window.first);
+    let mut strays = Vec::new();
+    for iteration in iterations {
+        let after = windows.partition_point(|window| window.first <= iteration.n);
+        match windows.get_mut(after.wrapping_sub(1)) {
+            Some(window) if iteration.n <= window.last => window.iterations.push(iteration),
+            _ => strays.push(iteration),
+        }
+    }
+    if let (Some(first), Some(last)) = (
+        strays.iter().map(|iteration| iteration.n).min(),
+        strays.iter().map(|iteration| iteration.n).max(),
+    ) {
+        let (closed, cut) = (false, false);
+        windows.push(Window {
+            first,
+            last,
+            closed,
+            cut,
+            past: false,
+            iterations: strays,
+        });
+    }
+    for window in windows.iter_mut().filter(|window| !window.closed) {
+        let last = window.iterations.iter().map(|iteration| iteration.n).max();
+        window.last = last.unwrap_or(window.first);
+    }
+    windows.sort_by_key(|window| window.first);
+    windows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::qualify::Unqualified;
+
+    fn edge(ticks: u64, edge: Edge, iteration: u64) -> WindowEdge {
+        WindowEdge {
+            ticks,
+            edge,
+            iteration,
+            cut: false,
+        }
+    }
+
+    fn found(edges: Vec<WindowEdge>, ns: &[u64]) -> Vec<(u64, u64, bool, usize)> {
+        let iterations = ns.iter().map(|n| Iteration {
+            n: *n,
+            ..Iteration::default()
+        });
+        windows(edges, iterations.collect(), &HashSet::new())
+            .iter()
+            .map(|window| {
+                (
+                    window.first,
+                    window.last,
+                    window.closed,
+                    window.iterations.len(),
+                )
+            })
+            .collect()
+    }
+
+    #[test]
+    fn what_is_missing_between_iterations_is_a_gap() {
+        let gaps = |edges, ns: &[u64]| {
+            let iterations = ns.iter().map(|n| Iteration {
+                n: *n,
+                ..Iteration::default()
+            });
+            windows(edges, iterations.collect(), &HashSet::new())[0].gaps()
+        };
+        let open = || vec![edge(0, Edge::Open, 5)];
+        assert_eq!(gaps(open(), &[]), 0);
+        assert_eq!(gaps(open(), &[5, 6, 7]), 0);
+        assert_eq!(gaps(open(), &[6, 9]), 3);
+    }
+
+    #[test]
+    fn iterations_that_do_not_count_take_none_of_the_time() {
+        let stretches = |iterations: &[(u64, u64, bool)]| -> Vec<_> {
+            let iterations = iterations.iter().map(|(start, end, counts)| Iteration {
+                start: *start,
+                duration: end - start,
+                unqualified: (!counts).then_some(Unqualified::Idle),
+                ..Iteration::default()
+            });
+            let window = Window {
+                first: 0,
+                last: 9,
+                closed: true,
+                cut: false,
+                past: false,
+                iterations: iterations.collect(),
+            };
+            window.stretches().collect()
+        };
+        assert_eq!(stretches(&[]), []);
+        assert_eq!(stretches(&[(5, 9, true), (10, 15, true)]), [(5, 15)]);
+        let first = stretches(&[(5, 9, false), (10, 15, true), (15, 20, false)]);
+        assert_eq!(first, [(9, 15)]);
+        let midst = stretches(&[
+            (5, 9, true),
+            (10, 15, false),
+            (14, 20, false),
+            (22, 30, true),
+        ]);
+        assert_eq!(midst, [(5, 10), (20, 30)]);
+        assert_eq!(stretches(&[(5, 9, false)]), []);
+    }
+
+    #[test]
+    fn iterations_that_are_missing_take_none_of_the_time() {
+        let iterations = [
+            (0, 0, 10),
+            (1, 12, 20),
+            (5, 60, 70),
+            (6, 70, 80),
+            (8, 75, 90),
+        ];
+        let iterations = iterations.map(|(n, start, end)| Iteration {
+            n,
+            start,
+            duration: end - start,
+            ..Iteration::default()
+        });
+        let window = Window {
+            first: 0,
+            last: 9,
+            closed: true,
+            cut: false,
+            past: false,
+            iterations: iterations.to_vec(),
+        };
+        // 7 began before the turn of 6 had come: nothing shows that time is missing.
+        let stretches: Vec<_> = window.stretches().collect();
+        assert_eq!(stretches, [(0, 20), (60, 90)]);
+    }
+
+    #[test]
+    fn edges_bound_windows() {
+        let edges = vec![
+            edge(20, Edge::Open, 50),
+            edge(10, Edge::Close, 6),
+            edge(0, Edge::Open, 5),
+        ];
+        let expected = [(5, 6, true, 2), (50, 52, false, 3)];
+        assert_eq!(found(edges, &[5, 6, 50, 51, 52]), expected);
+    }
+
+    #[test]
+    fn lost_edges_lose_no_iteration() {
+        assert_eq!(found(vec![], &[5, 6]), [(5, 6, false, 2)]);
+        let edges = vec![edge(0, Edge::Open, 5), edge(9, Edge::Open, 8)];
+        let expected = [(3, 3, false, 1), (5, 5, false, 1), (8, 8, false, 0)];
+        assert_eq!(found(edges, &[3, 5]), expected);
+        assert_eq!(found(vec![edge(0, Edge::Close, 5)], &[]), []);
+        let edges = vec![edge(0, Edge::Open, u64::MAX), edge(1, Edge::Close, 0)];
+        assert_eq!(
+            found(edges, &[u64::MAX, 0]),
+            [(0, 0, false, 1), (u64::MAX, u64::MAX, true, 1)]
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! What Python does to iterations.
+
+use super::Judged;
+use super::evidence::{Evidence, Lost};
+use crate::numbers::units::{Share, Time};
+
+/// What has to be lost of the time; or, of what slow iterations take beyond the median, to be explained.
+const LOST: f64 = 0.05;
+const OF_SLOW: f64 = 0.5;
+/// Under this nobody minds.
+const LEAST: f64 = 0.01;
+
+pub fn gc_when() -> String {
+    when("collections")
+}
+
+pub fn gil_when() -> String {
+    when("waits")
+}
+
+fn when(what: &str) -> String {
+    let (lost, least, of_slow) = (Share(LOST), Share(LEAST), Share(OF_SLOW));
+    format!(
+        "{what} take over {lost} of the time; or over {least}, and are over {of_slow} of what slow iterations \
+         (1.5 times the median) take beyond it"
+    )
+}
+
+pub fn gc(one: &Evidence<'_>) -> Judged {
+    let process = one.process;
+    if process.python.gc.is_empty() && !is_set(one, "TLLM_PROFILE_RECORD_GC") {
+        return without(one, "collections were not recorded");
+    }
+    let count: u64 = process.python.gc.iter().map(|gc| gc.count).sum();
+    let longest = process
+        .python
+        .gc
+        .iter()
+        .map(|gc| gc.longest)
+        .max()
+        .unwrap_or(0);
+    let what = format!("{count} collections, the longest {}", Time(longest));
+    judge(one, &what, one.lost(|iteration| iteration.gc))
+}
+
+pub fn gil(one: &Evidence<'_>) -> Judged {
+    let process = one.process;
+    let is_recorded = process.python.gil_wait.count > 0 || process.python.gil_hold.count > 0;
+    if !is_recorded && !is_set(one, "TLLMPROF_GIL") {
+        return without(one, "the GIL was not recorded");
+    }
+    let what = match holder(one) {
+        Some(holder) => format!("waits for the GIL, held most by {holder}"),
+        None => "waits for the GIL".to_owned(),
+    };
+    judge(one, &what, one.lost(|iteration| iteration.gil_wait))
+}
+
+/// Where nothing of it was recorded. Only our library knows whether there is a Python.
+fn without(one: &Evidence<'_>, what: &str) -> Judged {
+    let facts = &one.process.facts;
+    if facts.software.python.is_empty() && !facts.software.library.is_empty() {
+        return Judged::No("no Python".to_owned());
+    }
+    Judged::Unknown(what.to_owned())
+}
+
+/// The thread that holds the GIL most, of those that run no iterations.
+fn holder(one: &Evidence<'_>) -> Option<String> {
+    let runs = |tid: &u32| one.iterations().any(|iteration| iteration.thread == *tid);
+    let others = one
+        .process
+        .python
+        .holds
+        .iter()
+        .filter(|(tid, _)| !runs(tid));
+    let (tid, _) = others.max_by_key(|(_, held)| **held)?;
+    Some(one.process.facts.thread(*tid))
+}
+
+fn judge(one: &Evidence<'_>, what: &str, lost: Lost) -> Judged {
+    let share = one.share(lost.total);
+    let slow = match lost.slow {
+        0 => String::new(),
+        slow => format!("; to blame in {} of {slow} slow iterations", lost.hit),
+    };
+    let evidence = format!("{what}: {} of the time{slow}", Share(share));
+    if share >= LOST || share >= LEAST && lost.of_slow >= OF_SLOW {
+        Judged::Yes {
+            evidence,
+            loss: Some(share),
+        }
+    } else {
+        Judged::No(evidence)
+    }
+}
+
+/// Whether a variable that is a flag was set in the process.
+fn is_set(one: &Evidence<'_>, name: &str) -> bool {
+    let value = one.process.facts.asked.settings.iter().find_map(|setting| {
+        let (set, value) = setting.split_once('=')?;
+        (set == name).then_some(value.trim())
+    });
+    value.is_some_and(|value| {
+        ["1", "true", "yes", "on"]
+            .iter()
+            .any(|on| value.eq_ignore_ascii_case(on))
+    })
+}

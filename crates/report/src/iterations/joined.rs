@@ -1,0 +1,59 @@
+//! Iterations, with what different passes over a record have found of each.
+
+use tllmprof_record::{Batch, Clock};
+
+use crate::events::iteration::{InKernels, Iteration};
+use crate::events::qualify::Qualified;
+use crate::events::raw::RawIteration;
+use crate::events::tally::InIteration;
+
+/// The iterations with what happened in them.
+pub fn whole(
+    raw: &[RawIteration],
+    inside: &[InIteration],
+    kernels: &[InKernels],
+    gpu: &[(u64, u64)],
+    batches: &[Option<Batch>],
+    qualified: &Qualified,
+    clock: &Clock,
+) -> Vec<Iteration> {
+    let is_measured = !gpu.is_empty();
+    let kernels = kernels.iter().copied();
+    let kernels = kernels.chain(std::iter::repeat(InKernels::default()));
+    raw.iter()
+        .zip(inside)
+        .zip(kernels)
+        .zip(batches)
+        .enumerate()
+        .map(|(place, (((raw, inside), kernels), batch))| {
+            let ns = |ticks| clock.duration_ns(raw.start, ticks);
+            let gpu_at = gpu.binary_search_by_key(&raw.n, |(n, _)| *n);
+            Iteration {
+                n: raw.n,
+                start: clock.ns(raw.start),
+                duration: ns(raw.duration),
+                gpu: match gpu_at {
+                    Ok(at) => Some(gpu[at].1),
+                    Err(_) if is_measured => None,
+                    Err(_) => kernels.busy,
+                },
+                thread: raw.thread,
+                cut: raw.cut,
+                launches: inside.launches,
+                launching: ns(inside.launching),
+                calls: inside.calls,
+                captures: inside.captures,
+                launched_after: inside.launched_after,
+                wait: ns(inside.wait.saturating_sub(raw.idle_calls)),
+                idle: ns(raw.idle),
+                gil_wait: ns(inside.gil_wait),
+                gc: ns(inside.gc),
+                kernels: kernels.kernels,
+                gpu_busy: kernels.busy,
+                batch: *batch,
+                used: raw.used,
+                unqualified: qualified.why(place),
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,399 @@
+//! What GPUs ran while kernels were taken: in all by name, and in each iteration.
+
+pub mod blocks;
+pub mod compare;
+mod sums;
+pub mod text;
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use tllmprof_record::{Clock, Edge, Event, StringId, Strings, What};
+
+use crate::events::busy::{Busy, COPIES, Did, KINDS, SET, copy_name};
+use crate::events::iteration::InKernels;
+use crate::events::kernel_name;
+use crate::events::qualify::Qualified;
+use crate::events::raw::RawIteration;
+use crate::events::spans::{Span, Spans};
+use crate::events::window::{WindowEdge, pairs};
+use crate::events::work::{GpuWork, GpuWorkKind};
+use blocks::BlockTally;
+pub use sums::{CopyTotal, KernelSum, KernelTotal, Kernels, Samples, Tallied};
+
+/// How many names of kernels have a total of their own, and how many threads are distinguished.
+const LIMIT: usize = 1 << 14;
+
+/// How many pairs of a kernel's name and an iteration have a time of their own.
+const BY_STEP: usize = 1 << 20;
+
+#[derive(Debug)]
+struct Total {
+    count: u64,
+    ns: u64,
+    longest: u64,
+    shortest: u64,
+    /// Places of iterations and the time there, a place more than once where work is out of order.
+    by_step: Vec<(u32, u64)>,
+}
+
+/// The adding up of kernels, copies and memory that was set.
+#[derive(Debug)]
+pub struct KernelTally<'a> {
+    clock: &'a Clock,
+    timeline: Spans,
+    /// Sums have the work of iterations that count, and what is in none.
+    qualified: &'a Qualified,
+    busy: Busy,
+    /// Kernels that began in each iteration.
+    began: Vec<u32>,
+    kernels: HashMap<StringId, Total>,
+    /// How many more pairs of a kernel's name and an iteration there is room for.
+    room: usize,
+    is_too_much: bool,
+    blocks: BlockTally,
+    copies: [(u64, u64, u64); KINDS + 1],
+    /// The threads that wrote these events, the latest of them, and what each thread misses.
+    threads: HashSet<u32>,
+    latest: Option<u32>,
+    dropped: HashMap<u32, u64>,
+    /// The first iterations of samples, modulo 2^32, and what the latest was to be.
+    sampled: BTreeSet<u32>,
+    samples: Samples,
+    left_out: u64,
+}
+
+impl<'a> KernelTally<'a> {
+    /// For iterations in the order of their starts.
+    pub fn new(clock: &'a Clock, iterations: &[RawIteration], qualified: &'a Qualified) -> Self {
+        let spans = iterations.iter().map(|iteration| Span {
+            start: clock.ns(iteration.start),
+            end: clock.ns(iteration.span().end),
+        });
+        let timeline = Spans::new(spans.collect());
+        Self {
+            clock,
+            qualified,
+            busy: Busy::new(timeline.spans().to_vec()),
+            began: vec![0; timeline.spans().len()],
+            timeline,
+            kernels: HashMap::new(),
+            room: BY_STEP,
+            is_too_much: false,
+            blocks: BlockTally::default(),
+            copies: Default::default(),
+            threads: HashSet::new(),
+            latest: None,
+            dropped: HashMap::new(),
+            sampled: BTreeSet::new(),
+            samples: Samples::default(),
+            left_out: 0,
+        }
+    }
+
+    /// Adds work that a thread recorded.
+    #[inline]
+    pub fn add_work(&mut self, thread: u32, work: &GpuWork) {
+        if self.latest != Some(thread) && self.threads.len() < LIMIT {
+            self.threads.insert(thread);
+            self.latest = Some(thread);
+        }
+        let GpuWork {
+            device, start, ns, ..
+        } = *work;
+        match work.what {
+            GpuWorkKind::Kernel { name, .. } => {
+                self.busy.add(device, work.span(), name);
+                let place = self.timeline.at(start);
+                if let Some(place) = place {
+                    self.began[place] = self.began[place].saturating_add(1);
+                    self.blocks.add(device, place, start, name, ns);
+                }
+                if self.counts(place) {
+                    self.kernel(name, ns, place);
+                }
+            }
+            GpuWorkKind::Copy { kind, bytes } => {
+                let kind = kind as usize;
+                self.busy.add(device, work.span(), COPIES + kind as u32);
+                self.copy(start, kind, ns, bytes);
+            }
+            GpuWorkKind::Set { bytes } => {
+                self.busy.add(device, work.span(), COPIES + SET as u32);
+                self.copy(start, SET, ns, bytes);
+            }
+        }
+    }
+
+    /// Adds an event of a thread that says something about such work.
+    #[inline]
+    pub fn add(&mut self, thread: u32, event: &Event) {
+        match event.what {
+            What::KernelSample {
+                steps,
+                every_ms,
+                iteration,
+            } if self.sampled.len() < LIMIT => {
+                self.sampled.insert(iteration);
+                self.samples.steps = steps.into();
+                self.samples.every = u64::from(every_ms) * 1_000_000;
+            }
+            What::Dropped { events }
+                if self.dropped.len() < LIMIT || self.dropped.contains_key(&thread) =>
+            {
+                let dropped = self.dropped.entry(thread).or_default();
+                *dropped = dropped.saturating_add(events);
+            }
+            _ => (),
+        }
+    }
+
+    fn kernel(&mut self, name: StringId, ns: u64, place: Option<usize>) {
+        if self.kernels.len() >= LIMIT && !self.kernels.contains_key(&name) {
+            self.left_out += 1;
+            return;
+        }
+        let total = self.kernels.entry(name).or_insert(Total {
+            count: 0,
+            ns: 0,
+            longest: 0,
+            shortest: u64::MAX,
+            by_step: Vec::new(),
+        });
+        if let Some(place) = place {
+            match total.by_step.last_mut() {
+                Some((last, sum)) if *last as usize == place => *sum = sum.saturating_add(ns),
+                // Once there is no room, no kernel's times are whole.
+                _ if self.room > 0 => {
+                    self.room -= 1;
+                    total.by_step.push((place as u32, ns));
+                }
+                _ => self.is_too_much = true,
+            }
+        }
+        total.count += 1;
+        total.ns = total.ns.saturating_add(ns);
+        total.longest = total.longest.max(ns);
+        total.shortest = total.shortest.min(ns);
+    }
+
+    /// The place of the iteration that work began in, if it counts.
+    pub fn counted(&mut self, work: &GpuWork) -> Option<Option<usize>> {
+        let place = self.timeline.at(work.start);
+        self.counts(place).then_some(place)
+    }
+
+    fn counts(&self, place: Option<usize>) -> bool {
+        place.is_none_or(|place| self.qualified.has(place))
+    }
+
+    fn copy(&mut self, start: u64, kind: usize, ns: u64, bytes: u64) {
+        if !self.qualified.has_all() {
+            let place = self.timeline.at(start);
+            if !self.counts(place) {
+                return;
+            }
+        }
+        let (count, total, moved) = &mut self.copies[kind];
+        *count += 1;
+        *total = total.saturating_add(ns);
+        *moved = moved.saturating_add(bytes);
+    }
+
+    /// How many of the windows in which kernels were taken are samples, if any is.
+    fn samples(&self, edges: &[WindowEdge]) -> Option<Samples> {
+        let opened = edges.iter().filter(|edge| edge.edge == Edge::Open);
+        let (mut count, mut others) = (0, 0);
+        for edge in opened {
+            match self.sampled.contains(&(edge.iteration as u32)) {
+                true => count += 1,
+                false => others += 1,
+            }
+        }
+        let mut samples = Samples {
+            count,
+            others,
+            ..self.samples.clone()
+        };
+        samples.text = samples.to_string();
+        (count > 0).then_some(samples)
+    }
+
+    /// Ends the adding up. `edges` bound the windows in which kernels were taken.
+    pub fn finish(
+        self,
+        raw: &[RawIteration],
+        edges: Vec<WindowEdge>,
+        strings: &Strings,
+    ) -> Tallied {
+        let is_none = self.kernels.is_empty() && self.copies.iter().all(|copy| copy.0 == 0);
+        if is_none && edges.is_empty() {
+            return Tallied::default();
+        }
+        let samples = self.samples(&edges);
+        let devices = self.busy.finish();
+        let spans = self.timeline.spans();
+        let is_inside = inside(edges, raw, &devices);
+        let mut iterations: Vec<_> = self
+            .began
+            .iter()
+            .zip(&is_inside)
+            .map(|(kernels, inside)| InKernels {
+                kernels: *kernels,
+                busy: inside.then_some(0),
+            })
+            .collect();
+        let (longest, busiest) = longest(&devices, &mut iterations, self.qualified);
+        let is_one: Vec<_> = (0..raw.len())
+            .map(|place| is_inside[place] && self.qualified.has(place))
+            .collect();
+        let inside = || (0..raw.len()).filter(|place| is_one[*place]);
+        let numbers = numbered(&is_one);
+        let steps = (!self.is_too_much).then_some(&numbers[..]);
+        let kernels = inside().map(|place| u64::from(self.began[place])).sum();
+        // A driver may not say when kernels began or ended.
+        let has_times = longest.0 > 0 || kernels == 0;
+        let sum = KernelSum {
+            iterations: inside().count() as u64,
+            busy: has_times.then_some(longest.0),
+            wall: inside().fold(0, |wall, place| {
+                let idle = self.clock.duration_ns(raw[place].start, raw[place].idle);
+                let whole = spans[place].end.saturating_sub(spans[place].start);
+                whole.saturating_sub(idle) + wall
+            }),
+            kernels,
+            gaps: has_times.then_some(longest.1),
+            dropped: self
+                .dropped
+                .iter()
+                .filter(|(thread, _)| self.threads.contains(thread))
+                .fold(0, |sum, (_, more)| more.saturating_add(sum)),
+            samples,
+        };
+        let totals = totals(self.kernels, strings, steps);
+        Tallied {
+            kernels: Kernels {
+                time: (totals.iter()).fold(0, |sum, kernel| kernel.total.saturating_add(sum)),
+                totals,
+                copies: copies(&self.copies),
+                window: Some(sum),
+                blocks: self.blocks.finish(&is_one, strings),
+                missing: 0,
+            },
+            iterations,
+            busiest: busiest.and_then(|at| devices.into_iter().nth(at)),
+            numbers,
+            left_out: self.left_out,
+        }
+    }
+}
+
+/// Adds to iterations how long devices were at work in them. How long the device was at work that was so longest, and how
+/// long it did nothing between, in the iterations that count; and its place.
+fn longest(
+    devices: &[Did],
+    iterations: &mut [InKernels],
+    qualified: &Qualified,
+) -> ((u64, u64), Option<usize>) {
+    let mut longest = (0, 0);
+    let mut busiest = None;
+    for (at, device) in devices.iter().enumerate() {
+        let mut sum = (0_u64, 0_u64);
+        for part in &device.parts {
+            if let Some(busy) = &mut iterations[part.place].busy {
+                *busy = part.busy.max(*busy);
+                if qualified.has(part.place) {
+                    sum = (sum.0 + part.busy, sum.1 + part.gaps);
+                }
+            }
+        }
+        if busiest.is_none() || sum > longest {
+            (longest, busiest) = (sum, Some(at));
+        }
+    }
+    (longest, busiest)
+}
+
+/// Which iterations lie in windows where kernels were taken. One whose edges are lost goes from the
+/// first iteration that has any work, or the edge that is left, to the last.
+fn inside(edges: Vec<WindowEdge>, raw: &[RawIteration], devices: &[Did]) -> Vec<bool> {
+    let mut windows = pairs(edges);
+    windows.sort_by_key(|window| window.first);
+    let first = devices
+        .iter()
+        .filter_map(|did| did.parts.first())
+        .map(|part| part.place)
+        .min();
+    let last = devices
+        .iter()
+        .filter_map(|did| did.parts.last())
+        .map(|part| part.place)
+        .max();
+    let have_work = |place: usize| {
+        first.is_some_and(|first| first <= place) && last.is_some_and(|last| place <= last)
+    };
+    let is_inside = |(place, iteration): (usize, &RawIteration)| {
+        let after = windows.partition_point(|window| window.first <= iteration.n);
+        match after.checked_sub(1).and_then(|at| windows.get(at)) {
+            Some(window) if window.closed => iteration.n <= window.last,
+            Some(_) => last.is_some_and(|last| place <= last),
+            None => windows.is_empty() && have_work(place),
+        }
+    };
+    raw.iter().enumerate().map(is_inside).collect()
+}
+
+/// The number of each iteration among those that are inside and count.
+fn numbered(is_inside: &[bool]) -> Vec<Option<u32>> {
+    let mut number = 0;
+    let each = is_inside.iter().map(|inside| {
+        number += u32::from(*inside);
+        inside.then(|| number - 1)
+    });
+    each.collect()
+}
+
+fn totals(
+    kernels: HashMap<StringId, Total>,
+    strings: &Strings,
+    steps: Option<&[Option<u32>]>,
+) -> Vec<KernelTotal> {
+    let mut by_name: HashMap<String, KernelTotal> = HashMap::new();
+    for (id, total) in kernels {
+        let name = kernel_name::full(strings.get(id));
+        let sum = by_name.entry(name.clone()).or_insert_with(|| KernelTotal {
+            short_name: kernel_name::short(&name),
+            name,
+            count: 0,
+            total: 0,
+            longest: 0,
+            shortest: u64::MAX,
+            by_step: steps.map(|_| Vec::new()),
+        });
+        sum.count += total.count;
+        sum.total = sum.total.saturating_add(total.ns);
+        sum.longest = sum.longest.max(total.longest);
+        sum.shortest = sum.shortest.min(total.shortest);
+        if let (Some(all), Some(steps)) = (&mut sum.by_step, steps) {
+            let step = |(place, ns): (u32, u64)| Some((steps[place as usize]?, ns));
+            all.extend(total.by_step.into_iter().filter_map(step));
+        }
+    }
+    let mut totals: Vec<_> = by_name.into_values().collect();
+    totals.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.name.cmp(&b.name)));
+    totals
+}
+
+fn copies(copies: &[(u64, u64, u64); KINDS + 1]) -> Vec<CopyTotal> {
+    let mut totals: Vec<_> = (0..)
+        .zip(copies)
+        .filter(|(_, (count, ..))| *count > 0)
+        .map(|(kind, (count, total, bytes))| CopyTotal {
+            kind: copy_name(kind).to_owned(),
+            count: *count,
+            total: *total,
+            bytes: *bytes,
+        })
+        .collect();
+    totals.sort_by_key(|copy| std::cmp::Reverse(copy.total));
+    totals
+}

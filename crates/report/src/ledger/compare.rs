@@ -1,0 +1,109 @@
+//! Which functions take longer, by sampled stacks.
+
+use std::collections::BTreeMap;
+
+use super::{Ledger, LedgerKind};
+use crate::events::samples::SampleCounts;
+use crate::numbers::bootstrap::Change;
+use crate::numbers::parts::PartChange;
+
+/// How many functions are shown, those that differ most first.
+const FUNCTIONS: usize = 20;
+
+/// How many samples a function has at least that is in one of the runs alone.
+const NEW: f64 = 10.0;
+
+/// How many standard deviations make an interval of 95 %.
+const SURE: f64 = 1.96;
+
+/// What a row takes in an iteration, and how many samples say so.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    ns: f64,
+    samples: f64,
+}
+
+/// The functions that differ by more than chance, those first that differ most; none where a run tells none apart.
+pub fn changes(runs: [(&Ledger, SampleCounts); 2]) -> Vec<PartChange> {
+    if !runs.iter().all(|(_, counts)| counts.enough()) {
+        return Vec::new();
+    }
+    let mut by_name: BTreeMap<String, [Row; 2]> = BTreeMap::new();
+    for (side, (ledger, counts)) in runs.into_iter().enumerate() {
+        for (name, row) in rows(ledger, counts) {
+            by_name.entry(name).or_default()[side] = row;
+        }
+    }
+    let all = by_name.into_iter().filter_map(|(name, [base, other])| {
+        let change = change(base, other)?;
+        Some(PartChange {
+            label: name.clone(),
+            name,
+            base: base.ns,
+            other: other.ns,
+            change,
+        })
+    });
+    let mut all: Vec<_> = all.collect();
+    let differs = |one: &PartChange| (one.other - one.base).abs();
+    all.sort_by(|a, b| differs(b).total_cmp(&differs(a)));
+    all.truncate(FUNCTIONS);
+    all
+}
+
+/// The rows of the host's ledger that are divided by samples.
+fn rows(ledger: &Ledger, counts: SampleCounts) -> Vec<(String, Row)> {
+    let iterations = ledger.host_iterations.max(1) as f64;
+    // Samples are not taken in waits for requests.
+    let worked = 1.0 - ledger.host_share(LedgerKind::Requests);
+    let rows = ledger.host.iter().filter_map(move |row| {
+        let samples = match row.kind {
+            LedgerKind::Python | LedgerKind::Blocked | LedgerKind::Delayed => counts.samples,
+            LedgerKind::Native => counts.samples.max(counts.native),
+            _ => return None,
+        };
+        let row_of = Row {
+            ns: row.ns as f64 / iterations,
+            samples: samples as f64 * row.share / worked.max(f64::EPSILON),
+        };
+        Some((row.cause.clone(), row_of))
+    });
+    rows.collect()
+}
+
+/// How much more one takes than the other; `None` where that may be chance.
+fn change(base: Row, other: Row) -> Option<Option<Change>> {
+    if base.ns == 0.0 || other.ns == 0.0 {
+        return (base.samples.max(other.samples) >= NEW).then_some(None);
+    }
+    let ratio = other.ns / base.ns;
+    let deviation = ratio * (1.0 / base.samples + 1.0 / other.samples).sqrt();
+    let relative = ratio - 1.0;
+    let interval = (relative - SURE * deviation, relative + SURE * deviation);
+    let is_sure = interval.0 > 0.0 || interval.1 < 0.0;
+    is_sure.then_some(Some(Change {
+        relative,
+        interval: Some(interval),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_shown_that_is_more_than_chance() {
+        let row = |ns, samples| Row { ns, samples };
+        let sure = change(row(100.0, 1000.0), row(200.0, 2000.0));
+        let sure = sure.flatten().unwrap();
+        let (low, high) = sure.interval.unwrap();
+        assert!((sure.relative - 1.0).abs() < 1e-9);
+        assert!(low > 0.8 && low < 1.0 && high > 1.0 && high < 1.2);
+        // As many samples, but few.
+        assert!(change(row(100.0, 5.0), row(200.0, 10.0)).is_none());
+        assert!(change(row(100.0, 1000.0), row(101.0, 1010.0)).is_none());
+        // In one of them alone.
+        assert!(change(Row::default(), row(100.0, 50.0)).unwrap().is_none());
+        assert!(change(Row::default(), row(100.0, 5.0)).is_none());
+    }
+}

@@ -1,0 +1,288 @@
+//! The slowest iterations, and what was different in them.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tllmprof_record::{Batch, Clock, Strings};
+
+use crate::events::batch::{InBatch, write_batch};
+use crate::events::causes::{Cause, Overlap, Watched};
+use crate::events::facts::{Facts, name, range_name};
+use crate::events::qualify::Qualified;
+use crate::events::raw::RawIteration;
+use crate::events::tally::Totals;
+use crate::ledger::difference::Difference;
+use crate::numbers::quantiles::Quantiles;
+
+/// How many of the slowest iterations are looked into.
+const SLOWEST: usize = 10;
+
+/// How many of the things that overlapped a slow iteration are kept.
+const CAUSES: usize = 8;
+
+/// A slow iteration, and what overlapped it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Slow {
+    /// The iteration's number.
+    pub n: u64,
+    /// When it began.
+    #[serde(rename = "start_ns")]
+    pub start: u64,
+    /// How long it took.
+    #[serde(rename = "dur_ns")]
+    pub duration: u64,
+    /// What was in its batch; `null`: not known.
+    #[serde(serialize_with = "write_batch")]
+    #[schemars(with = "Option<InBatch>")]
+    pub batch: Option<Batch>,
+    /// Its batch has far more tokens than others have.
+    #[serde(skip)]
+    pub is_large: bool,
+    /// How long of that its thread waited for requests.
+    #[serde(rename = "idle_ns")]
+    pub idle: u64,
+    /// How much longer it took than the mean of the others, all without waiting for requests. Those in which kernels were
+    /// recorded, which makes them longer, are compared with each other.
+    #[serde(rename = "more_ns")]
+    pub more: i64,
+    /// What of: differences that add up to that, the greatest first and what is unexplained last.
+    pub causes: Vec<Difference>,
+    /// What overlapped it, up to 8: what took longest beyond its time in the mean iteration first.
+    pub overlaps: Vec<SlowCause>,
+}
+
+/// What kind of thing overlapped a slow iteration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(rename = "OverlapKind")]
+pub enum CauseKind {
+    /// A garbage collection of Python, on any thread.
+    Gc,
+    /// The iteration's thread waited for the GIL.
+    GilWait,
+    /// Another thread held the GIL.
+    GilHold,
+    /// The iteration's thread was in a CUDA call that waits for the device.
+    Wait,
+    /// A marked Python function on the iteration's thread.
+    Function,
+    /// An NVTX range of the program on the iteration's thread.
+    Range,
+}
+
+/// Something that overlapped a slow iteration.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Overlap")]
+pub struct SlowCause {
+    /// What kind of thing it is.
+    pub kind: CauseKind,
+    /// The name of the call, function or range, of the thread that held the GIL, or of the generation.
+    pub name: String,
+    /// How often it overlapped the iteration.
+    #[schemars(extend("unit" = "times"))]
+    pub count: u64,
+    /// For how long it overlapped the iteration.
+    #[serde(rename = "ns")]
+    pub time: u64,
+    /// For how long it overlaps the mean iteration.
+    #[serde(rename = "usual_ns")]
+    pub usual: u64,
+}
+
+impl Slow {
+    /// Takes what made it slow. More work of the GPU comes from its batch, if that is far larger than others are.
+    pub fn explain(&mut self, (more, mut causes): (i64, Vec<Difference>)) {
+        let batch = self.batch.filter(|_| self.is_large);
+        let work = causes.iter_mut().find(|cause| cause.is_work());
+        if let (Some(batch), Some(work)) = (batch, work) {
+            let large = format!("{} of {} tokens", batch.phase().name(), batch.tokens);
+            let details = [Some(large), work.detail.take()];
+            work.detail = Some(details.into_iter().flatten().collect::<Vec<_>>().join(", "));
+        }
+        (self.more, self.causes) = (more, causes);
+    }
+
+    /// How long it took without waiting for requests.
+    #[must_use]
+    pub const fn busy(&self) -> u64 {
+        self.duration.saturating_sub(self.idle)
+    }
+
+    /// The thread that held the GIL longest beyond the usual.
+    pub fn holder(&self) -> Option<&str> {
+        let mut overlaps = self.overlaps.iter();
+        let holds = |cause: &&SlowCause| cause.kind == CauseKind::GilHold && cause.beyond() > 0;
+        overlaps.find(holds).map(|cause| &*cause.name)
+    }
+}
+
+impl SlowCause {
+    /// What it took beyond the usual.
+    pub const fn beyond(&self) -> u64 {
+        self.time.saturating_sub(self.usual)
+    }
+}
+
+/// The places of the slowest iterations, of those that count: by what they took beyond the median of those that are like
+/// them. `taken` says in which kernels were recorded, which makes them longer.
+pub fn slowest(
+    iterations: &[RawIteration],
+    qualified: &Qualified,
+    taken: impl Fn(&RawIteration) -> bool,
+) -> Vec<usize> {
+    let places = 0..iterations.len();
+    let (with, without): (Vec<_>, Vec<_>) = places
+        .filter(|place| qualified.has(*place))
+        .partition(|place| taken(&iterations[*place]));
+    let beyond = |places: Vec<usize>| {
+        let times = places.iter().map(|place| iterations[*place].busy());
+        let usual = Quantiles::of(times).map_or(0, |times| times.p50);
+        let beyond = move |place: usize| iterations[place].busy() as i64 - usual as i64;
+        places.into_iter().map(move |place| (beyond(place), place))
+    };
+    let mut all: Vec<_> = beyond(with).chain(beyond(without)).collect();
+    if all.len() > SLOWEST {
+        all.select_nth_unstable_by_key(SLOWEST, |one| Reverse(*one));
+        all.truncate(SLOWEST);
+    }
+    all.into_iter().map(|(_, place)| place).collect()
+}
+
+/// How many times the mean batch's tokens a batch has to have to be a large one.
+pub const LARGE: u64 = 2;
+
+/// The iterations of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps<'a> {
+    pub iterations: &'a [RawIteration],
+    /// What was in the batch of each.
+    pub batches: &'a [Option<Batch>],
+    pub qualified: &'a Qualified,
+}
+
+/// What the iterations that were watched show, the slowest first.
+pub fn slow(
+    steps: Steps<'_>,
+    watched: Watched,
+    totals: &Totals,
+    facts: &Facts,
+    strings: &Strings,
+    clock: &Clock,
+) -> Vec<Slow> {
+    let Steps {
+        iterations,
+        batches,
+        qualified,
+    } = steps;
+    let counted = (0..iterations.len()).filter(|place| qualified.has(*place));
+    let count = counted.clone().count().max(1) as u64;
+    let known: Vec<_> = counted
+        .filter_map(|place| batches.get(place).copied().flatten())
+        .map(|batch| u64::from(batch.tokens))
+        .collect();
+    let mean = known.iter().sum::<u64>() / known.len().max(1) as u64;
+    let mut slow: Vec<_> = watched
+        .found()
+        .filter_map(|(place, found)| {
+            let raw = iterations.get(place)?;
+            let ns = |ticks| clock.duration_ns(raw.start, ticks);
+            let usual = |cause| ns(totals.spent(cause) / count);
+            let batch = batches.get(place).copied().flatten();
+            Some(Slow {
+                n: raw.n,
+                start: clock.ns(raw.start),
+                duration: ns(raw.duration),
+                batch,
+                is_large: batch.is_some_and(|batch| u64::from(batch.tokens) > LARGE * mean),
+                idle: ns(raw.idle),
+                overlaps: overlaps(&found, facts, strings, &ns, &usual),
+                more: 0,
+                causes: Vec::new(),
+            })
+        })
+        .collect();
+    slow.sort_by_key(|slow| Reverse(slow.busy()));
+    slow
+}
+
+fn overlaps(
+    found: &HashMap<Cause, Overlap>,
+    facts: &Facts,
+    strings: &Strings,
+    ns: &impl Fn(u64) -> u64,
+    usual: &impl Fn(Cause) -> u64,
+) -> Vec<SlowCause> {
+    let mut causes: Vec<_> = found
+        .iter()
+        .map(|(cause, overlap)| {
+            let (kind, name) = match *cause {
+                Cause::Gc(generation) => (CauseKind::Gc, format!("GC gen{generation}")),
+                Cause::GilWait => (CauseKind::GilWait, "GIL wait".to_owned()),
+                Cause::GilHold(thread) => (CauseKind::GilHold, facts.thread(thread)),
+                Cause::Wait(row) => (CauseKind::Wait, facts.call(row)),
+                Cause::Function(id) => (CauseKind::Function, name(strings.get(id))),
+                Cause::Range(domain, name) => (CauseKind::Range, range_name(strings, domain, name)),
+            };
+            let (count, time, usual) = (overlap.count, ns(overlap.ticks), usual(*cause));
+            SlowCause {
+                kind,
+                name,
+                count,
+                time,
+                usual,
+            }
+        })
+        .collect();
+    causes.sort_by(|a, b| {
+        b.beyond()
+            .cmp(&a.beyond())
+            .then_with(|| a.name.cmp(&b.name))
+    });
+    causes.truncate(CAUSES);
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_batch_is_why_the_gpu_has_more_to_do() {
+        let difference = |cause: &str, more, detail: Option<&str>| Difference {
+            cause: cause.to_owned(),
+            detail: detail.map(str::to_owned),
+            held_by: None,
+            more,
+        };
+        let details = |is_large, differences: &[Difference]| -> Vec<_> {
+            let mut slow = Slow {
+                n: 1,
+                start: 0,
+                duration: 100,
+                batch: Batch::new(2, 900, 900),
+                is_large,
+                idle: 0,
+                overlaps: Vec::new(),
+                more: 0,
+                causes: Vec::new(),
+            };
+            slow.explain((60, differences.to_vec()));
+            assert_eq!((slow.more, slow.causes.len()), (60, differences.len()));
+            slow.causes.into_iter().map(|cause| cause.detail).collect()
+        };
+        let large = || Some("prefill of 900 tokens".to_owned());
+        let gc = difference("GC", 20, None);
+        let work = difference("GPU work", 40, None);
+        assert_eq!(details(true, &[work.clone(), gc.clone()]), [large(), None]);
+        assert_eq!(details(false, &[work]), [None]);
+        assert_eq!(details(true, &[gc]), [None]);
+        assert_eq!(details(true, &[difference("GPU work", -5, None)]), [None]);
+        let wait = difference("waiting for the GPU: cuStreamSynchronize", 9, None);
+        assert_eq!(details(true, &[wait]), [large()]);
+        let launches = difference("GPU work", 40, Some("65 launches"));
+        let both = large().map(|large| large + ", 65 launches");
+        assert_eq!(details(true, &[launches]), [both]);
+    }
+}

@@ -1,0 +1,143 @@
+//! GPU metrics, which the command samples beside the program: what they were inside windows.
+
+pub mod text;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Serialize, Serializer};
+use tllmprof_record::{Clock, Event, Metric, What};
+
+use crate::events::window::Window;
+
+/// How many samples are kept; more are counted.
+const LIMIT: usize = 1 << 22;
+
+/// A metric of a GPU over some time.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MetricSample {
+    /// `CLOCK_MONOTONIC`, in nanoseconds.
+    pub start: u64,
+    /// In microseconds.
+    pub duration: u32,
+    /// In the metric's unit.
+    pub value: f32,
+    pub metric: Metric,
+    pub device: u8,
+}
+
+/// GPU metrics of a process.
+#[derive(Debug, Default, Serialize, JsonSchema)]
+pub struct Metrics {
+    /// GPU metrics inside windows, by device and metric.
+    // Other records of the same machine may hold them: the report adds these.
+    #[serde(rename = "gpu_metrics")]
+    pub sums: Vec<MetricSum>,
+    /// What this record itself holds.
+    #[serde(skip)]
+    pub samples: Vec<MetricSample>,
+}
+
+/// A metric of a GPU inside windows.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Metric")]
+pub struct MetricSum {
+    /// The GPU's number, as the driver numbers them.
+    pub device: u8,
+    /// The metric's name, such as `SM busy`.
+    #[serde(serialize_with = "write_name")]
+    #[schemars(with = "String")]
+    pub metric: Metric,
+    /// The unit of `mean` and `max`.
+    pub unit: &'static str,
+    /// The mean over time.
+    #[schemars(extend("unit" = "`unit`"))]
+    pub mean: f64,
+    /// The largest sample.
+    #[schemars(extend("unit" = "`unit`"))]
+    pub max: f64,
+    /// How many samples there are.
+    #[schemars(extend("unit" = "samples"))]
+    pub samples: u64,
+}
+
+fn write_name<S: Serializer>(metric: &Metric, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(metric.name())
+}
+
+/// The samples of a record.
+#[derive(Debug, Default)]
+pub struct Samples {
+    pub samples: Vec<MetricSample>,
+    pub left_out: u64,
+}
+
+impl Samples {
+    /// Adds an event, if it is a sample.
+    pub fn add(&mut self, clock: &Clock, event: &Event) {
+        let What::GpuMetric {
+            device,
+            metric: Some(metric),
+            thousandths,
+        } = event.what
+        else {
+            return;
+        };
+        if self.samples.len() == LIMIT {
+            self.left_out += 1;
+            return;
+        }
+        let micros = clock.duration_ns(event.start, event.duration) / 1000;
+        self.samples.push(MetricSample {
+            start: clock.ns(event.start),
+            duration: u32::try_from(micros).unwrap_or(u32::MAX),
+            value: (thousandths as f64 / 1000.0) as f32,
+            metric,
+            device,
+        });
+    }
+}
+
+/// What samples come to inside windows. One that lies in a window in part counts for that part.
+pub fn inside<'a>(
+    samples: impl Iterator<Item = &'a MetricSample>,
+    windows: &[Window],
+) -> Vec<MetricSum> {
+    let mut spans: Vec<_> = windows.iter().flat_map(Window::stretches).collect();
+    spans.sort_unstable();
+    let mut sums: BTreeMap<(u8, Metric), (MetricSum, f64)> = BTreeMap::new();
+    for sample in samples {
+        // One that took no time is of a moment.
+        let end = sample
+            .start
+            .saturating_add(u64::from(sample.duration) * 1000)
+            .max(sample.start.saturating_add(1));
+        let first = spans.partition_point(|(_, until)| *until <= sample.start);
+        let within = spans[first..].iter().take_while(|(from, _)| *from < end);
+        let weight = within.fold(0, |sum, (from, until)| {
+            (*until).min(end).saturating_sub((*from).max(sample.start)) + sum
+        });
+        if weight == 0 {
+            continue;
+        }
+        let (device, metric, value) = (sample.device, sample.metric, f64::from(sample.value));
+        let none = MetricSum {
+            device,
+            metric,
+            unit: metric.unit(),
+            mean: 0.0,
+            max: value,
+            samples: 0,
+        };
+        let (sum, weights) = sums.entry((device, metric)).or_insert((none, 0.0));
+        *weights += weight as f64;
+        sum.mean += value * weight as f64;
+        sum.max = sum.max.max(value);
+        sum.samples += 1;
+    }
+    let mean = |(sum, weights): (MetricSum, f64)| MetricSum {
+        mean: sum.mean / weights,
+        ..sum
+    };
+    sums.into_values().map(mean).collect()
+}

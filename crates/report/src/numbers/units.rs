@@ -1,0 +1,150 @@
+//! Numbers for people.
+
+use std::fmt;
+
+/// A duration in nanoseconds, with three or four digits.
+pub struct Time(pub u64);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = self.0 as f64;
+        let (value, unit) = match self.0 {
+            0 => return f.pad("0"),
+            1..1_000 => return f.pad(&format!("{} ns", self.0)),
+            1_000..999_500 => (ns / 1e3, "µs"),
+            999_500..999_500_000 => (ns / 1e6, "ms"),
+            _ => (ns / 1e9, "s"),
+        };
+        let digits = match value {
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        f.pad(&format!("{value:.digits$} {unit}"))
+    }
+}
+
+/// A difference of durations in nanoseconds, with its sign.
+pub struct Change(pub i64);
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.0 < 0 { '−' } else { '+' };
+        f.pad(&format!("{sign}{}", Time(self.0.unsigned_abs())))
+    }
+}
+
+/// A number of bytes, with three or four digits.
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+        let mut value = self.0 as f64;
+        let mut unit = 0;
+        while value >= 999.5 && unit + 1 < units.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let digits = match value {
+            _ if unit == 0 => 0,
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        f.pad(&format!("{value:.digits$} {}", units[unit]))
+    }
+}
+
+/// A value of a metric, in a unit of [`Metric::unit`](tllmprof_record::Metric::unit).
+pub struct Quantity(pub f64, pub &'static str);
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(value, unit) = *self;
+        match unit {
+            "%" => Share(value / 100.0).fmt(f),
+            "MiB" => Bytes((value * 1_048_576.0) as u64).fmt(f),
+            _ => f.pad(&format!("{value:.0} {unit}")),
+        }
+    }
+}
+
+/// A part of a whole, in per cent.
+pub struct Share(pub f64);
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = self.0 * 100.0;
+        if self.0 > 0.0 && percent < 0.05 {
+            return f.pad("< 0.1 %");
+        }
+        let digits = if percent >= 99.95 { 0 } else { 1 };
+        f.pad(&format!("{percent:.digits$} %"))
+    }
+}
+
+/// How often something happens, with three or four digits.
+pub struct Rate(pub f64);
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = match self.0 {
+            ..9.995 => 2,
+            ..99.95 => 1,
+            _ => 0,
+        };
+        f.pad(&format!("{:.digits$}", self.0))
+    }
+}
+
+/// Of how many iterations a figure is, in words; nothing where it is of all.
+pub fn of_some(some: u64, all: u64) -> String {
+    match some < all {
+        true => format!(" ({some})"),
+        false => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_shares_are_not_shown_as_nothing() {
+        let shown = [0.0, 0.0001, 0.0005, 0.931, 1.0].map(|share| Share(share).to_string());
+        assert_eq!(shown, ["0.0 %", "< 0.1 %", "0.1 %", "93.1 %", "100 %"]);
+    }
+
+    #[test]
+    fn bytes_have_three_or_four_digits() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "0.98 KiB"),
+            (1 << 20, "1.00 MiB"),
+            (150 << 30, "150 GiB"),
+            (u64::MAX, "16777216 TiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn times_have_three_or_four_digits() {
+        for (ns, text) in [
+            (0, "0"),
+            (999, "999 ns"),
+            (1000, "1.00 µs"),
+            (12_345, "12.3 µs"),
+            (999_499, "999 µs"),
+            (999_500, "1.00 ms"),
+            (123_456_789, "123 ms"),
+            (1_234_567_890, "1.23 s"),
+            (4_000_000_000_000, "4000 s"),
+        ] {
+            assert_eq!(Time(ns).to_string(), text);
+        }
+        assert_eq!(format!("{:>8}", Time(999)), "  999 ns");
+    }
+}

@@ -1,0 +1,5 @@
+//! Text that fits a screen, and JSON.
+
+pub mod json;
+pub mod lines;
+pub mod rows;

@@ -1,0 +1,86 @@
+//! What a reader of a process's figures has to know.
+
+use super::Process;
+use crate::numbers::units::{Bytes, Share, Time};
+
+/// What a reader of the figures has to know.
+pub fn notes(process: &Process) -> Vec<String> {
+    let cost = process.own_share().filter(|share| *share > 0.0);
+    let cost = cost.map(|share| format!("the recorder took {} of the time", Share(share)));
+    cost.into_iter().chain(shortcomings(process)).collect()
+}
+
+/// What is not in the figures.
+pub fn shortcomings(process: &Process) -> Vec<String> {
+    let mut notes = Vec::from_iter(process.uncounted());
+    if let Some(tied) = process.record.tied_briefly {
+        notes.push(format!(
+            "times are unsure: the clock was tied for {} alone",
+            Time(tied)
+        ));
+    }
+    if process.record.passed > 0 {
+        notes.push(format!(
+            "{} iterations are missing: later ones began while a window was being switched",
+            process.record.passed
+        ));
+    }
+    let dropped = process.record.dropped.saturating_sub(process.record.passed);
+    if dropped > 0 {
+        notes.push(format!(
+            "{dropped} events were dropped: the record was full"
+        ));
+    }
+    if process.record.windows_dropped > 0 {
+        notes.push(format!(
+            "{} older window{} made room for later ones: the record could take {}",
+            process.record.windows_dropped,
+            if process.record.windows_dropped == 1 {
+                ""
+            } else {
+                "s"
+            },
+            Bytes(process.record.keep)
+        ));
+    }
+    if process.record.left_out > 0 {
+        notes.push(format!(
+            "{} things were too many for this report",
+            process.record.left_out
+        ));
+    }
+    if process.kernels.missing > 0 {
+        notes.push(format!(
+            "no kernel arrived from {} iterations in which the GPU was busy",
+            process.kernels.missing
+        ));
+    }
+    let kernels_lost = process
+        .kernels
+        .window
+        .as_ref()
+        .map_or(0, |taken| taken.dropped);
+    if kernels_lost > 0 {
+        notes.push(format!("{kernels_lost} kernels or copies are missing"));
+    }
+    notes.extend(said_of_record(process));
+    notes
+}
+
+/// What is said of the record as a whole.
+fn said_of_record(process: &Process) -> Vec<String> {
+    let mut notes = Vec::new();
+    if process.record.gpu_lost > 0 {
+        notes.push(format!(
+            "{} GPU times could not be read",
+            process.record.gpu_lost
+        ));
+    }
+    notes.extend(process.condition());
+    match process.facts.asked.refused.as_slice() {
+        [] => (),
+        [one] => notes.push(format!("warned: {one}")),
+        [first, rest @ ..] => notes.push(format!("warned ({} more): {first}", rest.len())),
+    }
+    notes
+}

@@ -1,0 +1,34 @@
+//! What is said of iterations that do not count.
+
+use crate::events::qualify::Unqualified;
+use crate::process::Process;
+
+impl Process {
+    /// How many iterations do not count, and why, in words; `None` where all count.
+    #[must_use]
+    pub fn uncounted(&self) -> Option<String> {
+        let condition = &self.facts.asked.condition;
+        let said = self
+            .others
+            .unqualified
+            .iter()
+            .enumerate()
+            .map(|(place, sum)| {
+                let count = sum.iterations;
+                let what = match (place, count) {
+                    (0, 1) => " iteration",
+                    (0, _) => " iterations",
+                    _ => "",
+                };
+                match sum.why {
+                    Unqualified::Where => format!("{count}{what} without {condition}"),
+                    Unqualified::Unknown => format!("{count}{what} of an unknown batch"),
+                    Unqualified::Idle => format!("{count} idle{what}"),
+                    Unqualified::Draft => format!("{count}{what} of a draft model"),
+                    Unqualified::Cut => format!("{count}{what} cut off"),
+                }
+            });
+        let said: Vec<_> = said.collect();
+        (!said.is_empty()).then(|| format!("left out: {}", said.join(", ")))
+    }
+}

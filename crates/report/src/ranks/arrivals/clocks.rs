@@ -1,0 +1,315 @@
+//! The clocks of the ranks: those of one host share one, and those of several hosts are aligned by the ends of collectives,
+//! which all ranks reach together up to the transfer's tail.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::fit::{Fit, Jump, median};
+use super::matching::{Group, Matched};
+use crate::ranks::Rank;
+
+/// How many events of a group clocks are aligned by.
+const EVENTS: usize = 4096;
+/// How far the clock of a host is from the same clock read by another process, in nanoseconds.
+const SHARED: u64 = 1_000;
+/// Jumps that differ by less are the same one; in nanoseconds.
+const ALIKE: i64 = 25_000;
+
+/// A host's clock.
+#[derive(Clone, PartialEq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Clock")]
+pub struct HostClock {
+    /// The host's name.
+    pub host: String,
+    /// A process of it.
+    #[serde(skip)]
+    pub process: usize,
+    /// How far `CLOCK_MONOTONIC` is there ahead of that of the host that all are compared with, in the middle of the
+    /// record; `null`: no collectives say so.
+    #[serde(rename = "offset_ns")]
+    pub offset: Option<i64>,
+    /// How much faster it goes.
+    #[serde(rename = "drift_ppm")]
+    #[schemars(extend("unit" = "parts per million"))]
+    pub drift: f64,
+    /// How far 9 of 10 ends of its collectives are from those of the other hosts at most.
+    #[serde(rename = "error_ns")]
+    pub error: u64,
+}
+
+/// A clock that jumps.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+pub struct ClockJump {
+    /// The place in `processes` of the process whose GPU times jump, or of one of the host's.
+    pub process: usize,
+    /// Whether the clock of the whole host jumps.
+    pub is_host: bool,
+    /// It may as well be the other clock that jumps.
+    #[serde(skip)]
+    pub is_either: bool,
+    /// The number of the iteration from which on it is another.
+    #[serde(rename = "n")]
+    pub step: u32,
+    /// By how much.
+    #[serde(rename = "by_ns")]
+    pub by: i64,
+}
+
+/// The clocks of some processes.
+#[derive(Debug)]
+pub struct Clocks {
+    /// Of each process: its host's place in `fits`.
+    hosts: Vec<usize>,
+    /// Of each host: a process of it.
+    first: Vec<usize>,
+    fits: Vec<Option<Fit>>,
+    /// Of each process: what to take away besides, as its own clock jumps.
+    own: Vec<Fit>,
+    pub jumps: Vec<ClockJump>,
+}
+
+/// Whose clock each process has: by the boot of its machine, else by the host's name.
+pub fn hosts(processes: &[Rank<'_>]) -> Vec<usize> {
+    let mut known: Vec<(&str, &str)> = Vec::new();
+    let mut hosts = Vec::with_capacity(processes.len());
+    for Rank { facts, .. } in processes {
+        let own = match &*facts.boot {
+            "" => ("", &*facts.host),
+            boot => (boot, ""),
+        };
+        let at = known.iter().position(|other| *other == own);
+        hosts.push(at.unwrap_or_else(|| {
+            known.push(own);
+            known.len() - 1
+        }));
+    }
+    hosts
+}
+
+impl Clocks {
+    /// By the groups of `matched`.
+    pub fn of(hosts: Vec<usize>, matched: &Matched<'_>) -> Self {
+        let count = hosts.iter().max().map_or(0, |most| most + 1);
+        let first = (0..count).map(|host| hosts.iter().position(|one| *one == host).unwrap_or(0));
+        let mut clocks = Self {
+            first: first.collect(),
+            fits: vec![None; count],
+            own: vec![Fit::default(); hosts.len()],
+            hosts,
+            jumps: Vec::new(),
+        };
+        let mut groups: Vec<_> = matched.groups.iter().collect();
+        groups.sort_by_key(|group| std::cmp::Reverse((group.lanes.len(), group.events().len())));
+        if let Some(group) = groups.first() {
+            let reference = group
+                .lanes
+                .iter()
+                .map(|lane| clocks.hosts[lane.place])
+                .min();
+            clocks.fits[reference.unwrap_or(0)] = Some(Fit::default());
+        }
+        let mut is_new = true;
+        while is_new {
+            is_new = groups
+                .iter()
+                .fold(false, |new, group| clocks.align(group) | new);
+        }
+        let mut known = vec![false; clocks.hosts.len()];
+        for group in groups {
+            clocks.own_jumps(group, &mut known);
+        }
+        clocks
+    }
+
+    /// Aligns the hosts of a group that are not yet by those that are; whether there were any.
+    fn align(&mut self, group: &Group<'_>) -> bool {
+        let mut by_host: Vec<Vec<usize>> = vec![Vec::new(); self.fits.len()];
+        for (at, lane) in group.lanes.iter().enumerate() {
+            by_host[self.hosts[lane.place]].push(at);
+        }
+        let here = |host: &usize| !by_host[*host].is_empty();
+        let (known, new): (Vec<_>, Vec<_>) = (0..self.fits.len())
+            .filter(here)
+            .partition(|host| self.fits[*host].is_some());
+        if known.is_empty() || new.is_empty() {
+            return false;
+        }
+        let points = self.offsets(group, &by_host, &known, &new);
+        let fits: Vec<_> = points.iter().map(|points| Fit::of(points)).collect();
+        let jumps: Vec<_> = fits.iter().map(Fit::jumps).collect();
+        // Where all jump together, and there are several, the one that they are held against does.
+        let is_theirs = |jump: &Jump, by: &Jump| (jump.by - by.by).abs() < ALIKE;
+        let shared = match (&jumps[..], &known[..]) {
+            ([first, others @ ..], [_]) if !others.is_empty() => {
+                let all = |jump: &&Jump| {
+                    others
+                        .iter()
+                        .all(|other| other.iter().any(|by| is_theirs(jump, by)))
+                };
+                first.iter().filter(all).copied().collect()
+            }
+            _ => Vec::new(),
+        };
+        let is_either = new.len() == 1 && known.len() == 1;
+        for (host, jumps) in new.iter().zip(&jumps) {
+            let lane = &group.lanes[by_host[*host][0]];
+            for jump in jumps {
+                let is_reference = shared.iter().any(|one| is_theirs(one, jump));
+                if !is_reference {
+                    self.jumps.push(ClockJump {
+                        process: lane.place,
+                        is_host: true,
+                        is_either,
+                        step: step_of(group, by_host[*host][0], jump.at),
+                        by: jump.by,
+                    });
+                } else if *host == new[0] {
+                    self.jumps.push(ClockJump {
+                        process: self.first[known[0]],
+                        is_host: true,
+                        is_either: false,
+                        step: step_of(group, by_host[*host][0], jump.at),
+                        by: -jump.by,
+                    });
+                }
+            }
+        }
+        for (host, fit) in new.into_iter().zip(fits) {
+            self.fits[host] = Some(fit);
+        }
+        true
+    }
+
+    /// How far the ends of events are on each of the `new` hosts from those on the `known` ones, and when.
+    fn offsets(
+        &self,
+        group: &Group<'_>,
+        by_host: &[Vec<usize>],
+        known: &[usize],
+        new: &[usize],
+    ) -> Vec<Vec<(i64, i64)>> {
+        let mut points = vec![Vec::new(); new.len()];
+        let mut ends = Vec::new();
+        for event in group.some(EVENTS) {
+            let mut end_of = |host: usize| {
+                ends.clear();
+                ends.extend(
+                    by_host[host]
+                        .iter()
+                        .map(|at| group.lanes[*at].get(event[*at]).end() as i64),
+                );
+                median(&mut ends)
+            };
+            let mut references: Vec<_> = known
+                .iter()
+                .map(|host| {
+                    let end = end_of(*host);
+                    end - self.fits[*host].as_ref().map_or(0, |fit| fit.at(end))
+                })
+                .collect();
+            let reference = median(&mut references);
+            for (points, host) in points.iter_mut().zip(new) {
+                let end = end_of(*host);
+                points.push((end, end - reference));
+            }
+        }
+        points
+    }
+
+    /// Finds ranks whose times jump though those of their host do not: what the driver says of the GPU's clock may.
+    fn own_jumps(&mut self, group: &Group<'_>, known: &mut [bool]) {
+        for host in 0..self.fits.len() {
+            let lanes = group.lanes.iter().enumerate();
+            let own: Vec<_> = lanes
+                .filter(|(_, lane)| self.hosts[lane.place] == host)
+                .map(|(at, _)| at)
+                .collect();
+            if own.len() < 2 || own.iter().all(|at| known[group.lanes[*at].place]) {
+                continue;
+            }
+            let mut points = vec![Vec::new(); own.len()];
+            for event in group.some(EVENTS / 4) {
+                let ends: Vec<_> = own
+                    .iter()
+                    .map(|at| group.lanes[*at].get(event[*at]).end() as i64)
+                    .collect();
+                let middle = match own.len() {
+                    // Which of two it is nobody knows.
+                    2 => ends[0],
+                    _ => median(&mut ends.clone()),
+                };
+                for (points, end) in points.iter_mut().zip(&ends) {
+                    points.push((*end, end - middle));
+                }
+            }
+            for (at, points) in own.iter().zip(points) {
+                let place = group.lanes[*at].place;
+                if std::mem::replace(&mut known[place], true) {
+                    continue;
+                }
+                let fit = Fit::of(&points);
+                let jumps = fit.jumps();
+                self.jumps.extend(jumps.iter().map(|jump| ClockJump {
+                    process: place,
+                    is_host: false,
+                    is_either: own.len() == 2,
+                    step: step_of(group, *at, jump.at),
+                    by: jump.by,
+                }));
+                if !jumps.is_empty() {
+                    self.own[place] = fit;
+                }
+            }
+        }
+    }
+
+    /// A moment of a process's record on the clock of the first host.
+    pub fn aligned(&self, place: usize, moment: u64) -> i64 {
+        let moment = moment as i64;
+        let fit = self.fits[self.hosts[place]].as_ref();
+        moment - fit.map_or(0, |fit| fit.at(moment)) - self.own[place].at(moment)
+    }
+
+    /// How well moments of the ranks of a group are known against each other, in nanoseconds.
+    pub fn error(&self, group: &Group<'_>) -> u64 {
+        let mut hosts: Vec<_> = group
+            .lanes
+            .iter()
+            .map(|lane| self.hosts[lane.place])
+            .collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        let errors = hosts
+            .iter()
+            .filter_map(|host| Some(self.fits[*host].as_ref()?.error));
+        match hosts.len() {
+            1 => SHARED,
+            _ => errors.max().unwrap_or(0).max(SHARED),
+        }
+    }
+
+    /// The clocks of hosts, at the middle of what each process has.
+    pub fn shown(&self, processes: &[Rank<'_>]) -> Vec<HostClock> {
+        let fits = self.fits.iter().zip(&self.first);
+        fits.map(|(fit, first)| {
+            let all = &processes[*first].collectives.all;
+            let middle = all.get(all.len() / 2).map_or(0, |one| one.start as i64);
+            HostClock {
+                host: processes[*first].facts.host.clone(),
+                process: *first,
+                offset: fit.as_ref().map(|fit| fit.at(middle)),
+                drift: fit.as_ref().map_or(0.0, Fit::drift),
+                error: fit.as_ref().map_or(0, |fit| fit.error),
+            }
+        })
+        .collect()
+    }
+}
+
+/// The iteration of the first event of a lane from a moment on.
+fn step_of(group: &Group<'_>, lane: usize, moment: i64) -> u32 {
+    let lane_of = &group.lanes[lane];
+    let mut events = group.events().map(|event| lane_of.get(event[lane]));
+    let at = events.find(|one| one.end() as i64 >= moment);
+    at.map_or(0, |one| one.step)
+}

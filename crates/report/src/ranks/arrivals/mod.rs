@@ -1,0 +1,407 @@
+//! What the collectives of several ranks show together: how long each waited for the last one, how long the transfer took,
+//! who came last, and why.
+
+mod clocks;
+mod fit;
+mod matching;
+mod sums;
+mod view;
+mod why;
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::collectives::ROWS;
+use crate::ledger::difference::Difference;
+use crate::numbers::units::{Change, Share, Time};
+use crate::ranks::Rank;
+use crate::ranks::groups::{GroupName, Members};
+pub use clocks::{ClockJump, HostClock};
+use sums::{NONE, Sums};
+pub use sums::{RankSum, StepSum, Sum};
+pub use view::{ArrivalsView, CollectiveSum};
+
+/// Waiting is most of the time of collectives from this part on, and little up to that one.
+const MOST: f64 = 2.0 / 3.0;
+const LITTLE: f64 = 1.0 / 3.0;
+/// Iterations that a verdict on all takes, and which part of the collectives has to be known.
+const LEAST: usize = 5;
+const PART: f64 = 0.5;
+
+/// What the time of collectives is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+#[schemars(rename = "CollectiveVerdict")]
+pub enum Bound {
+    /// Moving data: over two thirds of it.
+    TransferBound,
+    /// Waiting for the last rank: over two thirds of it.
+    ArrivalSkew,
+    /// Both.
+    Mixed,
+    /// The records do not say.
+    Inconclusive,
+}
+
+impl Bound {
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TransferBound => "transfer-bound",
+            Self::ArrivalSkew => "arrival skew",
+            Self::Mixed => "mixed",
+            Self::Inconclusive => "inconclusive",
+        }
+    }
+
+    /// What some time is. `is_whole`: no rank is missing, whom the others may wait for.
+    fn of(sum: &Sum, is_whole: bool) -> Self {
+        let all = (sum.wait + sum.transfer).max(1) as f64;
+        let off = sum.unsure as f64 / all;
+        match sum.share() {
+            // With clocks that are known so badly it may be anything.
+            _ if off > LITTLE => Self::Inconclusive,
+            share if share > MOST => Self::ArrivalSkew,
+            _ if !is_whole => Self::Inconclusive,
+            share if share < LITTLE => Self::TransferBound,
+            _ => Self::Mixed,
+        }
+    }
+}
+
+/// Ranks whose collectives of one kind are the same events.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CollectiveGroup {
+    /// The operation and the library.
+    pub name: String,
+    /// The ranks' group, where that is known.
+    pub group: Option<GroupName>,
+    /// Places of its processes.
+    pub processes: Vec<usize>,
+    pub events: u64,
+    /// Of those events that count.
+    pub sum: Sum,
+}
+
+/// What the collectives of several ranks show.
+#[derive(Debug)]
+pub struct Arrivals {
+    pub verdict: Bound,
+    /// Why there is no other verdict; empty: there is.
+    pub why: String,
+    pub all: Sum,
+    /// Of each process.
+    pub ranks: Vec<RankSum>,
+    pub steps: Vec<StepSum>,
+    pub groups: Vec<CollectiveGroup>,
+    pub clocks: Vec<HostClock>,
+    pub jumps: Vec<ClockJump>,
+    /// What is left out, and why.
+    pub notes: Vec<String>,
+    /// No rank is missing.
+    is_whole: bool,
+    kinds: Vec<BTreeMap<u8, Sum>>,
+    late: Vec<u32>,
+}
+
+impl Arrivals {
+    /// What those of some processes show; `None` where there are no two with collectives.
+    pub fn of(processes: &[Rank<'_>], names: &[String]) -> Option<Self> {
+        let with: Vec<_> = (0..processes.len())
+            .filter(|place| !processes[*place].collectives.all.is_empty())
+            .collect();
+        if with.len() < 2 {
+            return None;
+        }
+        let mut notes = Vec::new();
+        let own = own_ranks(processes, &with, &mut notes);
+        let hosts = clocks::hosts(processes);
+        let members = Members::of(processes);
+        let matched = matching::matched(processes, &own, &hosts, &members);
+        let clocks = clocks::Clocks::of(hosts, &matched);
+        let sums = sums::sums(processes, &matched, &clocks);
+        let missing = missing(processes, &own);
+        said(
+            processes, names, &matched, &clocks, &sums, &missing, &mut notes,
+        );
+        in_several(&members, &matched, names, &mut notes);
+        let is_whole = missing.is_empty() && matched.few.is_empty() && own.len() == with.len();
+        let (verdict, why) = verdict(&sums, &matched, is_whole);
+        Some(Self {
+            verdict,
+            why,
+            all: sums.all,
+            ranks: sums.ranks,
+            steps: sums.steps,
+            groups: matched
+                .groups
+                .iter()
+                .zip(sums.groups)
+                .map(|(group, sum)| CollectiveGroup::of(group, sum, &members))
+                .collect(),
+            clocks: clocks.shown(processes),
+            jumps: clocks.jumps,
+            notes,
+            is_whole,
+            kinds: sums.kinds,
+            late: sums.late,
+        })
+    }
+
+    /// The collectives of a process that were matched, by name: how many, and how long they waited and transferred.
+    pub fn kind(&self, process: usize, row: u8) -> Option<&Sum> {
+        self.kinds.get(process)?.get(&row)
+    }
+
+    /// What an iteration's collectives are.
+    #[must_use]
+    pub fn bound(&self, step: &StepSum) -> Bound {
+        Bound::of(&step.sum, self.is_whole)
+    }
+
+    /// How much later than the median rank each process came to the collectives of an iteration, by its place, in
+    /// microseconds; `None`: it is not among those that were matched.
+    pub fn late(&self, step: usize) -> impl Iterator<Item = Option<u32>> {
+        let ranks = self.ranks.len();
+        let of = self.late.iter().skip(step * ranks).take(ranks);
+        of.map(|late| (*late != NONE).then_some(*late))
+    }
+
+    /// The places of the ranks that held the others up, by how much sooner collectives would have begun without them.
+    #[must_use]
+    pub fn slowest(&self) -> Vec<usize> {
+        let mut places: Vec<_> = (0..self.ranks.len())
+            .filter(|place| self.ranks[*place].saved > 0)
+            .collect();
+        places.sort_by_key(|place| std::cmp::Reverse(self.ranks[*place].saved));
+        places
+    }
+
+    /// How long the mean of these iterations takes, and how long it would if a rank came as the others do; in
+    /// nanoseconds.
+    #[must_use]
+    pub fn step_without(&self, process: usize) -> (u64, u64) {
+        let steps = self.steps.iter();
+        let all = steps.fold(0, |all: u64, step| all.saturating_add(step.took));
+        let count = self.steps.len().max(1) as u64;
+        let saved = self.ranks.get(process).map_or(0, |rank| rank.saved);
+        (all / count, all.saturating_sub(saved) / count)
+    }
+
+    /// How much of the time of these iterations would be saved if a rank came as the others do.
+    #[must_use]
+    pub fn gain(&self, process: usize) -> f64 {
+        let (now, then) = self.step_without(process);
+        (now - then) as f64 / now.max(1) as f64
+    }
+
+    /// How much of the time of these iterations a rank is in collectives, in the mean.
+    #[must_use]
+    pub fn part(&self, ns: u64) -> f64 {
+        let took = |step: &StepSum| step.took as f64 * f64::from(step.ranks);
+        ns as f64 / self.steps.iter().map(took).sum::<f64>().max(1.0)
+    }
+
+    /// Why a rank came late.
+    #[must_use]
+    pub fn causes(&self, process: usize) -> Vec<Difference> {
+        let rank = self.ranks.get(process);
+        rank.map_or_else(Vec::new, |rank| rank.why.differences())
+    }
+}
+
+impl CollectiveGroup {
+    fn of(group: &matching::Group<'_>, sum: Sum, members: &Members<'_>) -> Self {
+        let processes: Vec<_> = group.lanes.iter().map(|lane| lane.place).collect();
+        Self {
+            name: ROWS[usize::from(group.row)].label(),
+            group: members.name(group.row, &processes),
+            processes,
+            events: group.events().len() as u64,
+            sum,
+        }
+    }
+}
+
+impl StepSum {
+    /// Why its last rank came late.
+    #[must_use]
+    pub fn causes(&self) -> Vec<Difference> {
+        self.why.differences()
+    }
+}
+
+/// Those of some processes whose rank no other one has.
+fn own_ranks(processes: &[Rank<'_>], with: &[usize], notes: &mut Vec<String>) -> Vec<usize> {
+    let mut by_rank: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for place in with {
+        by_rank
+            .entry(processes[*place].facts.rank)
+            .or_default()
+            .push(*place);
+    }
+    let twice: Vec<_> = by_rank
+        .iter()
+        .filter(|(_, places)| places.len() > 1)
+        .collect();
+    if let Some((rank, places)) = twice.first() {
+        let more = match twice.len() {
+            1 => String::new(),
+            count => format!(", and {} more ranks are of several", count - 1),
+        };
+        notes.push(format!(
+            "rank {rank} is that of {} processes{more}: their collectives are left out, as they may be of several runs",
+            places.len()
+        ));
+    }
+    let own = by_rank.into_values().filter(|places| places.len() == 1);
+    own.flatten().collect()
+}
+
+/// Ranks of the world whose records with collectives are not there; where nobody knows the world, none.
+fn missing(processes: &[Rank<'_>], own: &[usize]) -> Vec<u64> {
+    let size = own
+        .iter()
+        .filter_map(|place| processes[*place].facts.world_size)
+        .max();
+    let there: std::collections::BTreeSet<_> = own
+        .iter()
+        .map(|place| processes[*place].facts.rank)
+        .collect();
+    // A world that is far larger than any is damage.
+    let size = size.unwrap_or(0).min(1 << 20);
+    (0..size).filter(|rank| !there.contains(rank)).collect()
+}
+
+fn list(names: impl ExactSizeIterator<Item = String>) -> String {
+    const MOST: usize = 4;
+    let count = names.len();
+    let mut text = names.take(MOST).collect::<Vec<_>>().join(", ");
+    if count > MOST {
+        text += &format!(" and {} more", count - MOST);
+    }
+    text
+}
+
+/// What is left out, and what is wrong with clocks.
+fn said(
+    processes: &[Rank<'_>],
+    names: &[String],
+    matched: &matching::Matched<'_>,
+    clocks: &clocks::Clocks,
+    sums: &Sums,
+    missing: &[u64],
+    notes: &mut Vec<String>,
+) {
+    let named = |places: &[usize]| list(places.iter().map(|place| names[*place].clone()));
+    if !missing.is_empty() {
+        let ranks = list(missing.iter().map(|rank| format!("rank {rank}")));
+        notes.push(format!(
+            "no record with collectives of {ranks}: what the others wait for there counts as transfer"
+        ));
+    }
+    if !matched.few.is_empty() {
+        notes.push(format!(
+            "{}: records of too few of the iterations of the others; left out",
+            named(&matched.few)
+        ));
+    }
+    if !matched.alone.is_empty() {
+        notes.push(format!(
+            "{}: the collectives are not those of the others (of another group or run, or counted from another iteration \
+             on); left out",
+            named(&matched.alone)
+        ));
+    }
+    let unmatched = matched.all - matched.matched;
+    if unmatched > 0 {
+        notes.push(format!(
+            "{} of the collectives have no match on all ranks of their group (kernels or iterations are missing); left out",
+            Share(unmatched as f64 / matched.all.max(1) as f64)
+        ));
+    }
+    if sums.impossible > 0 {
+        notes.push(format!(
+            "{} collectives end on one rank before they begin on another; left out",
+            sums.impossible
+        ));
+    }
+    for jump in &clocks.jumps {
+        let whose = match jump.is_host {
+            true => format!("the clock of host {}", processes[jump.process].facts.host),
+            false => format!("{}: its clock", names[jump.process]),
+        };
+        let either = if jump.is_either {
+            " (or the other one)"
+        } else {
+            ""
+        };
+        notes.push(format!(
+            "{whose}{either} jumps by {} at iteration {}; aligned on each side by itself",
+            Change(jump.by),
+            jump.step
+        ));
+    }
+    let lost = processes
+        .iter()
+        .zip(names)
+        .filter(|(one, _)| one.collectives.is_work_lost);
+    let lost: Vec<_> = lost.map(|(_, name)| name.clone()).collect();
+    if !lost.is_empty() {
+        notes.push(format!(
+            "{}: too many kernels to say what ran between collectives",
+            list(lost.into_iter())
+        ));
+    }
+}
+
+/// Who is in several communicators: nothing says which of them a kernel is of.
+fn in_several(
+    members: &Members<'_>,
+    matched: &matching::Matched<'_>,
+    names: &[String],
+    notes: &mut Vec<String>,
+) {
+    let groups = matched.groups.iter();
+    let of_communicators = groups.filter(|one| ROWS[usize::from(one.row)].is_of_communicator());
+    let places = of_communicators.flat_map(|group| group.lanes.iter().map(|lane| lane.place));
+    let mut several: Vec<_> = places
+        .filter(|place| members.is_in_several(*place))
+        .collect();
+    several.sort_unstable();
+    several.dedup();
+    if !several.is_empty() {
+        notes.push(format!(
+            "{}: in several communicators of NCCL; which one a kernel is of follows from its times alone",
+            list(several.iter().map(|place| names[*place].clone()))
+        ));
+    }
+}
+
+/// What all of the time is, and why it is not known.
+fn verdict(sums: &Sums, matched: &matching::Matched<'_>, is_whole: bool) -> (Bound, String) {
+    let none = |why: String| (Bound::Inconclusive, why);
+    if matched.groups.is_empty() {
+        return none("no two ranks have collectives that are the same events".to_owned());
+    }
+    if sums.steps.len() < LEAST {
+        return none(format!("only {} iterations", sums.steps.len()));
+    }
+    let part = sums.all.count as f64 / matched.all.max(1) as f64;
+    if part < PART {
+        return none(format!(
+            "only {} of the collectives could be matched",
+            Share(part)
+        ));
+    }
+    match Bound::of(&sums.all, is_whole) {
+        Bound::Inconclusive if !is_whole => none("ranks are missing".to_owned()),
+        Bound::Inconclusive => none(format!(
+            "clocks are known to {} a collective, which is too much of what these take",
+            Time(sums.all.unsure / sums.all.count.max(1))
+        )),
+        bound => (bound, String::new()),
+    }
+}

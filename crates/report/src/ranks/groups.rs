@@ -1,0 +1,155 @@
+//! The groups that processes are in: by name, and by the communicators of NCCL that they share.
+
+use std::collections::BTreeMap;
+
+use tllmprof_record::{CommunicatorId, GroupRank, Member};
+
+use crate::collectives::{Operation, ROWS};
+use crate::ranks::Rank;
+
+/// Processes that are in one communicator, or in several of the same ranks.
+#[derive(PartialEq, Eq, Debug)]
+struct Set {
+    /// How many ranks it has; more than there are processes where records are missing.
+    size: u32,
+    places: Vec<usize>,
+}
+
+/// Who is in which communicators.
+#[derive(Debug)]
+pub struct Members<'a> {
+    processes: &'a [Rank<'a>],
+    sets: Vec<Set>,
+    /// For each process which of `sets` it is in; `None`: not known.
+    of: Vec<Option<Vec<usize>>>,
+}
+
+/// A name of a group of processes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GroupName {
+    /// Such as `TP`; `world`, and `communicator` for one without a name.
+    pub name: String,
+    /// How many ranks it has.
+    pub size: u64,
+}
+
+impl<'a> Members<'a> {
+    pub fn of(processes: &'a [Rank<'a>]) -> Self {
+        let mut by_id: BTreeMap<(CommunicatorId, u32), Vec<usize>> = BTreeMap::new();
+        let mut are_known = vec![false; processes.len()];
+        for (place, process) in processes.iter().enumerate() {
+            let all = &process.facts.communicators;
+            are_known[place] = all.iter().all(Member::is_known);
+            for member in all.iter().filter(|one| one.is_known() && one.size > 1) {
+                by_id
+                    .entry((member.id, member.size))
+                    .or_default()
+                    .push(place);
+            }
+        }
+        let mut members = Self {
+            processes,
+            sets: Vec::new(),
+            of: vec![None; processes.len()],
+        };
+        for ((_, size), mut places) in by_id {
+            places.dedup();
+            let set = Set { size, places };
+            let known = members.sets.iter().position(|known| *known == set);
+            let at = known.unwrap_or(members.sets.len());
+            for place in set.places.iter().filter(|place| are_known[**place]) {
+                let of = members.of[*place].get_or_insert_default();
+                if !of.contains(&at) {
+                    of.push(at);
+                }
+            }
+            if known.is_none() {
+                members.sets.push(set);
+            }
+        }
+        members
+    }
+
+    /// Whether collectives of a row of the table of names may be the same events on two processes: not where it is known
+    /// that they are in no group together that has such collectives.
+    pub fn may_share(&self, row: u8, one: usize, other: usize) -> bool {
+        if ROWS[usize::from(row)].is_of_communicator() {
+            return match (&self.of[one], &self.of[other]) {
+                (Some(one), Some(other)) => one.iter().any(|set| other.contains(set)),
+                _ => true,
+            };
+        }
+        let group = |place: usize| {
+            let group = self.processes[place].facts.group(group_of(row)?)?;
+            Some((group.size?, group.first?))
+        };
+        group(one)
+            .zip(group(other))
+            .is_none_or(|(one, other)| one == other)
+    }
+
+    /// Whether it is not known which of its communicators a process's collectives of NCCL are of.
+    pub fn is_in_several(&self, place: usize) -> bool {
+        self.of[place].as_ref().is_some_and(|sets| sets.len() > 1)
+    }
+
+    /// The group whose collectives of a row some processes have in common, where that is known: their only communicator,
+    /// or a group that has a name and no other ranks.
+    pub fn name(&self, row: u8, places: &[usize]) -> Option<GroupName> {
+        let facts = |place: usize| &self.processes[place].facts;
+        let first = facts(*places.first()?);
+        let set = self.only_set(row, places);
+        let size = set.map_or(places.len() as u64, |set| u64::from(set.size));
+        // What they are all in, with that many ranks.
+        let is_all = |group: &&GroupRank| {
+            group.first.is_some()
+                && group.size.map(u64::from) == Some(size)
+                && places.iter().all(|place| {
+                    let own = facts(*place).group(&group.name);
+                    own.is_some_and(|own| (own.first, own.size) == (group.first, group.size))
+                })
+        };
+        let preferred = group_of(row);
+        let mut named: Vec<_> = first.groups.iter().filter(is_all).collect();
+        named.sort_by_key(|group| Some(&*group.name) != preferred);
+        let is_world = || {
+            places
+                .iter()
+                .all(|place| facts(*place).world_size == Some(size))
+        };
+        let name = match (named.first(), set) {
+            (Some(group), _) => &group.name,
+            (None, Some(_)) if is_world() => "world",
+            (None, Some(_)) => "communicator",
+            (None, None) => return None,
+        };
+        Some(GroupName {
+            name: name.to_owned(),
+            size,
+        })
+    }
+
+    /// The set of the only communicator that some processes are in.
+    fn only_set(&self, row: u8, places: &[usize]) -> Option<&Set> {
+        if !ROWS[usize::from(row)].is_of_communicator() {
+            return None;
+        }
+        let only = |place: &usize| match self.of[*place].as_deref() {
+            Some([set]) => Some(*set),
+            _ => None,
+        };
+        let set = only(places.first()?)?;
+        let is_it = |place: &usize| only(place) == Some(set);
+        places.iter().all(is_it).then(|| &self.sets[set])
+    }
+}
+
+/// The group in which engines have such collectives, where these are no communicator's.
+fn group_of(row: u8) -> Option<&'static str> {
+    let row = &ROWS[usize::from(row)];
+    match row.operation {
+        Operation::Dispatch | Operation::Combine => Some("EP"),
+        Operation::AllReduce if row.is_of_engine() => Some("TP"),
+        _ => None,
+    }
+}

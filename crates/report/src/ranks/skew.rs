@@ -1,0 +1,129 @@
+//! Ranks side by side: which is the slowest in each iteration, and by how much.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::events::window::Window;
+use crate::numbers::quantiles::Quantiles;
+use crate::ranks::Rank;
+
+/// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Skew {
+    /// How much longer the slowest process took than the fastest, over these iterations.
+    pub spread: Quantiles,
+    /// For each of `processes`: in how many of these iterations it is.
+    #[schemars(extend("unit" = "iterations"))]
+    pub common: Vec<u64>,
+    /// For each of `processes`: in how many of these iterations it took longer than all others.
+    #[schemars(extend("unit" = "iterations"))]
+    pub slowest: Vec<u64>,
+    /// In the order of their numbers.
+    #[serde(skip)]
+    pub iterations: Vec<Step>,
+}
+
+/// An iteration over the processes that have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "SkewStep")]
+pub struct Step {
+    /// The iteration's number.
+    pub n: u64,
+    /// The place in `processes` of the process that took longest; where several took as long, of one of them.
+    pub slowest: usize,
+    /// The place in `processes` of the process that took shortest.
+    pub fastest: usize,
+    /// How long the slowest took.
+    #[serde(rename = "dur_ns")]
+    pub duration: u64,
+    /// How much longer the slowest took than the fastest.
+    #[serde(rename = "spread_ns")]
+    pub spread: u64,
+    /// How much longer than the slowest of the other processes, in nanoseconds.
+    #[serde(skip)]
+    pub ahead: u64,
+}
+
+/// Iterations that several processes have, matched by number. Iterations that were cut off do not count.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Skew")]
+pub struct SkewView<'a> {
+    #[serde(flatten)]
+    skew: &'a Skew,
+    /// These iterations, in the order of their numbers.
+    iterations: &'a [Step],
+}
+
+impl<'a> SkewView<'a> {
+    /// `each`: with its iterations, of which there may be a million.
+    pub fn of(skew: &'a Skew, each: bool) -> Self {
+        let iterations = if each { &skew.iterations[..] } else { &[] };
+        Self { skew, iterations }
+    }
+}
+
+impl Skew {
+    /// The place of the process that was the slowest most often, and how often it was; `None`: none ever was.
+    #[must_use]
+    pub fn most_often(&self) -> Option<(usize, u64)> {
+        let often = self.slowest.iter().copied().enumerate();
+        let often = often.filter(|(_, often)| *often > 0);
+        often.max_by_key(|(_, often)| *often)
+    }
+
+    /// How long all of the iterations take that several processes have, as long as the slowest takes, and how much of
+    /// that would be saved if one process were as fast as the others; in nanoseconds.
+    #[must_use]
+    pub fn saved(&self, place: usize) -> (u64, u64) {
+        let steps = self.iterations.iter();
+        steps.fold((0, 0), |(all, saved), step| {
+            let ahead = if step.slowest == place { step.ahead } else { 0 };
+            (all + step.duration, saved + ahead)
+        })
+    }
+
+    /// That of some processes; `None` where no two have an iteration in common that counts.
+    pub fn of(processes: &[Rank<'_>]) -> Option<Self> {
+        let mut all: Vec<(u64, u64, usize)> = Vec::new();
+        for (place, process) in processes.iter().enumerate() {
+            let iterations = process.windows.iter().flat_map(Window::qualified);
+            // One that was cut says nothing about the rank's speed.
+            let whole = iterations.filter(|iteration| !iteration.cut);
+            all.extend(whole.map(|iteration| (iteration.n, iteration.busy(), place)));
+        }
+        all.sort_unstable();
+        let [mut common, mut slowest] = [(); 2].map(|()| vec![0; processes.len()]);
+        let mut iterations = Vec::new();
+        for same in all.chunk_by(|a, b| a.0 == b.0) {
+            let (Some(short), Some(long)) = (same.first(), same.last()) else {
+                continue;
+            };
+            if same.iter().all(|other| other.2 == short.2) {
+                continue;
+            }
+            let mut places: Vec<_> = same.iter().map(|one| one.2).collect();
+            places.sort_unstable();
+            places.dedup();
+            places.into_iter().for_each(|place| common[place] += 1);
+            let others = same.iter().rev().find(|other| other.2 != long.2);
+            // Of those that take as long none is the slowest.
+            let is_slowest = others.is_some_and(|other| other.1 < long.1);
+            slowest[long.2] += u64::from(is_slowest);
+            iterations.push(Step {
+                n: long.0,
+                slowest: long.2,
+                fastest: short.2,
+                duration: long.1,
+                spread: long.1 - short.1,
+                ahead: long.1 - others.map_or(long.1, |other| other.1),
+            });
+        }
+        let spread = Quantiles::of(iterations.iter().map(|step| step.spread))?;
+        Some(Self {
+            common,
+            slowest,
+            spread,
+            iterations,
+        })
+    }
+}

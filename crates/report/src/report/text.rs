@@ -1,0 +1,24 @@
+//! The report as text, a screenful: 80 columns, 44 lines for one process.
+
+use super::{Report, one, several};
+use crate::print::lines::{Lines, Style};
+
+impl Report {
+    /// The report as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.styled(Style::default())
+    }
+
+    /// The report as text for a terminal, a pipe or a file.
+    #[must_use]
+    pub fn styled(&self, style: Style) -> String {
+        let mut lines = Lines::new(style);
+        match self.processes.as_slice() {
+            [] => lines.add(format_args!("no record of a program: GPU metrics alone")),
+            [process] => one::process(process, &self.findings, &mut lines),
+            _ => several::processes(self, &mut lines),
+        }
+        lines.finish()
+    }
+}

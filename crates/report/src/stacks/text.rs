@@ -1,0 +1,87 @@
+//! Sampled stacks: how many there are, and the functions that they show.
+
+use super::Stacks;
+use crate::events::samples::ENOUGH;
+use crate::numbers::units::Share;
+use crate::print::lines::{Lines, short};
+
+/// How many lines they take of one process, and of several; and how many functions they name.
+pub const LINES: usize = 2;
+const RANKS: usize = 3;
+const FUNCTIONS: usize = 3;
+
+/// How stacks were sampled, and the functions that were innermost most often.
+pub fn one(stacks: &Stacks, lines: &mut Lines) {
+    let counts = stacks.counts;
+    if !stacks.is_there() {
+        return;
+    }
+    let mut taken = taken(stacks, " samples");
+    if let Some(rate) = stacks.rate {
+        taken += &format!(" ({rate} Hz asked for)");
+    }
+    let mut said = vec![taken];
+    if counts.rejected > 0 {
+        said.push(format!("{} rejected", Share(counts.rejected_share())));
+    }
+    if counts.enough() {
+        let functions = stacks.functions.iter().take(FUNCTIONS);
+        said.extend(functions.map(|one| {
+            let name = short(&one.label, 52);
+            format!("{} in {name}", Share(one.share))
+        }));
+    } else {
+        said.push(format!("functions are distinguished from {ENOUGH} on"));
+    }
+    lines.wrapped("stacks: ", &said, LINES);
+}
+
+/// How many samples of stacks each process has, and how much was rejected.
+pub fn several<'a>(
+    named: impl Iterator<Item = (&'a Stacks, &'a String)> + Clone,
+    lines: &mut Lines,
+) {
+    let sampled = || {
+        let all = named.clone();
+        all.filter(|(stacks, _)| stacks.is_there())
+    };
+    let Some((first, _)) = sampled().next() else {
+        return;
+    };
+    let rate = first
+        .rate
+        .filter(|rate| sampled().all(|(stacks, _)| stacks.rate == Some(*rate)));
+    let heading = match rate {
+        Some(rate) => format!("stacks ({rate} Hz asked for): "),
+        None => "stacks: ".to_owned(),
+    };
+    let said = sampled().enumerate().map(|(place, (stacks, who))| {
+        let counts = stacks.counts;
+        // The first says what the figures are.
+        let [samples, of] = match place {
+            0 => [" samples", " rejected"],
+            _ => [""; 2],
+        };
+        let rejected = Share(counts.rejected_share());
+        let taken = taken(stacks, samples);
+        format!("{who} {taken} ({rejected}{of})")
+    });
+    lines.blank();
+    lines.wrapped(&heading, &said.collect::<Vec<_>>(), RANKS);
+    if !sampled().all(|(stacks, _)| stacks.counts.enough()) {
+        lines.add(format_args!("functions are distinguished from {ENOUGH} on"));
+    }
+}
+
+/// How many samples there are, native ones apart, and at what rate they were taken.
+fn taken(stacks: &Stacks, samples: &str) -> String {
+    let at =
+        |achieved: Option<u64>| achieved.map_or(String::new(), |rate| format!(" at {rate} Hz"));
+    let counts = stacks.counts;
+    let mut taken = format!("{}{samples}{}", counts.samples, at(stacks.achieved));
+    if counts.native > 0 {
+        let achieved = at(stacks.achieved_native);
+        taken += &format!(" and {} native{achieved}", counts.native);
+    }
+    taken
+}
