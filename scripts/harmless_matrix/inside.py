@@ -243,7 +243,7 @@ def main():
     if spec["census"] and os.path.exists(census):
         with open(census, errors="backslashreplace") as file:
             # A file without a name is shown by the number of its inode.
-            result["census"] = sorted(re.sub(r"#\d+ \(deleted\)", "# (deleted)", file.read()).splitlines())
+            result["census"] = sorted(re.sub(r"#\d+ \(deleted\)", "#(deleted)", file.read()).splitlines())
     trace = os.path.join(spec["records"], ".trace")
     if os.path.exists(trace):
         with open(trace, errors="replace") as file:

@@ -681,7 +681,8 @@ for (const colorScheme of ["light", "dark"]) {
         const { tree, functions, counts } = stacks;
         assert.ok(stacks.told_apart && counts.rejected > 0);
         const caption = await page.textContent("#h-sampled-stacks + .caption");
-        assert.ok(caption.startsWith(`${counts.samples.toLocaleString("en-US")} samples at 5,000 Hz, `), caption);
+        const hertz = (rate) => `${rate.toLocaleString("en-US")} Hz`;
+        assert.ok(caption.startsWith(`${counts.samples.toLocaleString("en-US")} samples at ${hertz(stacks.achieved)} (5,000 Hz asked for), `), caption);
         assert.ok(caption.includes(`${percent(stacks.rejected_share)} rejected`), caption);
 
         const flame = (name) => page.locator(".flames button", { hasText: name }).first();
