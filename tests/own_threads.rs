@@ -90,7 +90,7 @@ fn recorded(folder: &Scratch) -> Vec<Vec<u64>> {
     let reader = Reader::open(&path).unwrap();
     assert_eq!(reader.header().ended, Some(Ended::InOrder));
     let process = Process::read(path, &reader).unwrap();
-    assert_eq!(process.state(), State::Whole, "{}", process.damage);
+    assert_eq!(process.state(), State::Whole, "{}", process.record.damage);
     let numbers =
         |window: &tllmprof_report::Window| window.iterations.iter().map(|it| it.n).collect();
     process.windows.iter().map(numbers).collect()

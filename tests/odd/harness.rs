@@ -203,12 +203,12 @@ impl Ran {
         let [record] = &self.records[..] else {
             panic!("{} records\n{}", self.records.len(), self.output.err());
         };
-        let said = format!("{}\n{}", record.damage, self.output.err());
+        let said = format!("{}\n{}", record.record.damage, self.output.err());
         assert_eq!(record.state(), state, "{said}");
         let kept = numbers(record);
         assert!(kept.iter().all(|number| *number < iterations), "{said}");
         let missing = iterations - kept.len() as u64;
-        let dropped = record.dropped;
+        let dropped = record.record.dropped;
         assert!(
             missing <= dropped && missing < iterations / 2,
             "{missing} are missing, {dropped} dropped: {said}"

@@ -52,8 +52,8 @@ fn ends_early(case: &Case<'_>, iterations: u64, why: &str) {
     let [record] = &ran.records[..] else {
         panic!("{} records", ran.records.len());
     };
-    assert_eq!(record.state(), State::Whole, "{}", record.damage);
-    let (kept, dropped) = (numbers(record).len() as u64, record.dropped);
+    assert_eq!(record.state(), State::Whole, "{}", record.record.damage);
+    let (kept, dropped) = (numbers(record).len() as u64, record.record.dropped);
     assert!(kept > 20 && kept < iterations, "{kept}");
     assert!(kept + dropped >= iterations, "{kept} and {dropped}");
 }
@@ -135,7 +135,7 @@ situations! {
                 .map(|iteration| u64::from(iteration.launches))
                 .sum();
             // Those before the first graph are in no iteration.
-            let (made, dropped) = (100 + 99_000, ran.records[0].dropped);
+            let (made, dropped) = (100 + 99_000, ran.records[0].record.dropped);
             assert!(launches <= made && launches + dropped >= made, "{launches} and {dropped}");
         };
     a_stack_is_as_small_as_may_be: "limits of threads",
@@ -198,7 +198,7 @@ situations! {
             let Some(ran) = is_whole(&case, 200) else { return };
             let record = &ran.records[0];
             let start = record.windows[0].iterations[0].start;
-            let unix = start.cast_signed() + record.unix_minus_monotonic;
+            let unix = start.cast_signed() + record.record.unix_minus_monotonic;
             let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as i64;
             assert!((now - 3_600_000_000_000..=now).contains(&unix), "{unix} {now}");
         };
@@ -364,12 +364,12 @@ situations! {
             let [record] = &ran.records[..] else {
                 panic!("{} records\n{}", ran.records.len(), ran.output.err());
             };
-            assert_eq!(record.state(), State::Unfinished, "{}", record.damage);
+            assert_eq!(record.state(), State::Unfinished, "{}", record.record.damage);
             let kept = numbers(record);
             assert_eq!(kept.last(), Some(&49_998));
             assert!(kept.len() >= 1000, "{}", kept.len());
             let missing = 49_999 - kept[0] - kept.len() as u64;
-            assert!(missing <= record.dropped, "{missing}");
+            assert!(missing <= record.record.dropped, "{missing}");
         };
     a_host_is_called_like_a_path: "names",
         "https://github.com/elastic/beats/issues/18118",

@@ -168,10 +168,7 @@ fn a_path_of_anybodys_is_said_in_one_line() {
         said.lines().all(|line| line.starts_with("tllmprof: ")),
         "{said}"
     );
-    assert!(
-        said.contains("no record at /none/_]0;PWNED"),
-        "{said}"
-    );
+    assert!(said.contains("no record at /none/_]0;PWNED"), "{said}");
     // A value that does not parse.
     let (_program, output, _) = recorded(&[
         ("TLLMPROF_TRACE", "%q\x1b]0;PWNED\x07"),

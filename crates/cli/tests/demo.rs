@@ -48,7 +48,10 @@ fn demo(scratch: &Scratch, device: &str) -> Command {
         // Its own folder goes into this one.
         .env("TMPDIR", scratch.path("tmp"));
     fs::create_dir_all(scratch.path("tmp")).unwrap();
-    command.env("TLLMPROF_NSYS", scratch.script("nsys", "#!/bin/sh\nexit 1\n"));
+    command.env(
+        "TLLMPROF_NSYS",
+        scratch.script("nsys", "#!/bin/sh\nexit 1\n"),
+    );
     // For another program, and not to get in the way of this one.
     command
         .env("TLLMPROF_RANKS", "7")

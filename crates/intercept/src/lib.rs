@@ -132,7 +132,13 @@ pub fn start() {
 /// constructor, where there is something to count.
 pub fn lead_look_ups() {
     use core::sync::atomic::Ordering::Release;
-    if let Some(front) = tllmprof_platform::resolve::before_us(c"dlsym") {
+    // Another copy of this library finds everything itself.
+    let is_copy = |front: *mut core::ffi::c_void| {
+        let module = tllmprof_platform::elf::containing(front.addr());
+        module.is_some_and(|module| module.defines(c"tllmprof_attach", None).is_some())
+    };
+    let front = tllmprof_platform::resolve::before_us(c"dlsym");
+    if let Some(front) = front.filter(|front| !is_copy(*front)) {
         dlsym::FRONT_DLSYM.store(front, Release);
         attached::lead_look_ups(attached::Hook {
             name: c"dlsym",
