@@ -22,12 +22,6 @@ const AGREEING: usize = 60;
 const IMPROBABLE: u32 = 20 * 256;
 /// Evidence at which more of it is waited for.
 const SUSPICIOUS: u32 = 8 * 256;
-/// Occurrences, at least, before they are relied on not to be parts: three steps of 17.
-const FEWEST_OCCURRENCES: u32 = 52;
-/// The same where they come after less than [`SHORT_PART`], so that more of them take no time that one would notice.
-const FEWEST_SHORT: u32 = 72;
-/// In nanoseconds.
-const SHORT_PART: u64 = 500_000;
 /// Occurrences after which a suspicion no longer counts: six steps of [`MAX_PARTS`].
 const MOST_OCCURRENCES: u32 = 192;
 
@@ -49,14 +43,9 @@ pub(crate) enum Parts {
 impl Scratch {
     /// Whether the occurrences of `site` are parts of a step.
     pub(super) fn parts(&mut self, entries: &[Entry], site: &Candidate) -> Parts {
-        let (count, lasted) = self.measure_pauses(entries, site);
-        let fewest = if lasted < SHORT_PART {
-            FEWEST_SHORT
-        } else {
-            FEWEST_OCCURRENCES
-        };
+        let count = self.measure_pauses(entries, site);
         let pauses = self.sorted.get(..count).unwrap_or(&[]);
-        let mut suspected = count > 0 && site.count < fewest;
+        let mut suspected = false;
         for each in 2..=MAX_PARTS.min(count / 2) {
             let (part, agreeing) = longest_before(pauses, each);
             let evidence = evidence(agreeing, count / each, each);
@@ -77,9 +66,8 @@ impl Scratch {
         }
     }
 
-    /// Writes the pauses in the last intervals that are all alike to `sorted`. Returns their number, and the mean
-    /// length of these intervals in nanoseconds.
-    fn measure_pauses(&mut self, entries: &[Entry], site: &Candidate) -> (usize, u64) {
+    /// Writes the pauses in the last intervals that are all alike to `sorted`. Returns their number.
+    fn measure_pauses(&mut self, entries: &[Entry], site: &Candidate) -> usize {
         let mut count = 0;
         let (mut calls, mut first) = (0, 0);
         for (from, to) in Occurrences::of(&self.next, site).pairs() {
@@ -105,10 +93,7 @@ impl Scratch {
             (Some(begin), Some(end)) => end.times.since(begin.times) / count.max(1) as u64,
             _ => u64::MAX,
         };
-        if lasted > LONGEST_PART {
-            return (0, lasted);
-        }
-        (count, lasted)
+        if lasted > LONGEST_PART { 0 } else { count }
     }
 }
 

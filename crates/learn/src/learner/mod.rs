@@ -95,6 +95,10 @@ pub struct Learner {
     doubts: u32,
     /// Calls of [`Learner::event`] that were not asked about.
     unasked: u32,
+    /// Somebody relies on what an iteration is, and on where the next begins.
+    relied_on: bool,
+    /// Iterations may turn out to be parts of larger ones.
+    suspects_parts: bool,
     /// Occurrences since the last that ended an iteration of several parts.
     part: u32,
     pauses: Pauses,
@@ -144,6 +148,8 @@ impl Learner {
             unusual: 0,
             doubts: 0,
             unasked: 0,
+            relied_on: false,
+            suspects_parts: false,
             part: 0,
             pauses: Pauses::new(),
             heir: None,
@@ -189,6 +195,11 @@ impl Learner {
     #[must_use]
     pub const fn understands(&self) -> bool {
         self.understood && matches!(self.state, State::Settled)
+    }
+
+    /// A window has opened: an iteration is not taken for a part of one any more.
+    pub fn rely(&mut self) {
+        self.relied_on = true;
     }
 
     /// Counts from 0 again. What is known stays.

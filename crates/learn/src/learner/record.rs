@@ -134,6 +134,7 @@ impl Learner {
             return self.stop_watching(ends);
         };
         self.hurried = false;
+        self.suspects_parts = choice.parts == Parts::Suspected && !self.relied_on;
         self.patience = choice.unsure_for.max(1);
         let new = choice.rule;
         let overlap = new.threads & self.rule.threads != 0;
@@ -145,7 +146,7 @@ impl Learner {
             (self.rule.periods, self.rule.agreeing) = (new.periods, new.agreeing);
             self.rule.waits = new.waits;
             self.steady = choice.steady(self.steady);
-            if !self.understood {
+            if !self.relied_on {
                 self.divide(choice.parts);
             }
             if choice.unsure_for == 0 && !self.understood {
@@ -235,7 +236,7 @@ impl Learner {
     fn stop_watching(&mut self, ends: bool) -> bool {
         if self.state == State::Settled && self.understood {
             let watched = self.closed.saturating_sub(self.since) >= WATCHED_PERIODS;
-            self.resting = self.watch == 0 || watched;
+            self.resting = self.watch == 0 || watched && !self.suspects_parts;
         }
         ends
     }

@@ -200,6 +200,11 @@ impl Learned {
         }
     }
 
+    /// A window has opened by what was learnt.
+    pub fn rely(&mut self) {
+        self.memory.learner.rely();
+    }
+
     /// Whether another rule may take over: no iteration has been relied on yet.
     pub fn may_give_way(&self) -> bool {
         self.given.is_none()

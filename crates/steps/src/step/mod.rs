@@ -208,6 +208,9 @@ impl Counter {
     /// No stream capture starts the count again from now on.
     pub fn keep_counting(&mut self) {
         self.restarts = false;
+        if let Rule::Learned(learned) = &mut self.rule {
+            learned.rely();
+        }
     }
 
     /// Lets the threads run up to where `iteration` begins; `None`: nobody asks for any.
