@@ -126,6 +126,8 @@ fn report(row: &Row) -> Option<(Value, String)> {
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .env("LD_LIBRARY_PATH", standin())
         .env("STANDIN_DEVICES", "3")
+        // Other tests capture whatever listens.
+        .env("TLLMPROF_CONTROL", "0")
         .env("STANDIN_WORK_NS", &row.work_ns)
         .env("STANDIN_CALL_NS", LAUNCH_NS);
     let ran = run(&mut run_it, PATIENCE);

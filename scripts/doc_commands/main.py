@@ -15,6 +15,7 @@ PATIENCE = 120
 INSTALLED = "/opt/tllmprof/libtllmprof.so"
 # A profiler that runs the program and nothing else.
 STUB = """#!/bin/sh
+export NSYS_PROFILING_SESSION_ID=1
 while [ $# -gt 0 ]; do
     case $1 in ./*|python3) exec "$@" ;; esac
     shift

@@ -158,12 +158,15 @@ fn a_process_that_uses_no_cuda_has_no_thread_and_no_socket() {
     assert!(fs::read_dir(place.path("run")).unwrap().next().is_none());
 }
 
+/// As `live/slow_listen.c` ends a process whose calls it cannot catch.
+const SLOW_LISTEN_CANNOT: i32 = 77;
+
 #[test]
 fn a_process_that_ends_while_its_socket_is_made_leaves_no_file() {
     let place = Place::new();
     let built = Scratch::new("slow");
     let slow = built.path("slow.so");
-    build("live/slow_bind.c", &slow, ["-shared", "-fPIC"]);
+    build("live/slow_listen.c", &slow, ["-shared", "-fPIC"]);
     for end in ["return", "_exit", "sigterm-handled", "quick_exit"] {
         let mut command = built_command(standin().join("bin/steps_shared12"));
         command
@@ -173,17 +176,22 @@ fn a_process_that_ends_while_its_socket_is_made_leaves_no_file() {
                 "LD_PRELOAD",
                 format!("{}:{}", slow.display(), shim().display()),
             )
-            .env("SLOW_BIND", place.path("binds"))
+            .env("SLOW_LISTEN", place.path("listens"))
             .env("XDG_RUNTIME_DIR", place.path("run"))
             .env("TLLMPROF_CONTROL", "1")
             .env("TLLMPROF_STEP", "cudaGraphLaunch")
+            // The filter that catches the call is the test's own.
+            .env("TLLMPROF_AFTER_SECCOMP", "1")
             .current_dir(place.0.folder());
         let output = run(&mut command, PATIENCE);
+        if output.status.code() == Some(SLOW_LISTEN_CANNOT) {
+            return skipped("the kernel tells nobody of the calls that a filter catches");
+        }
         assert_eq!(output.status.code(), Some(0), "{end}: {}", output.err());
         // The socket was being made when the program ended.
-        let said = fs::read_to_string(place.path("binds")).unwrap();
-        assert_eq!(said, "binds\n", "{end}");
-        fs::remove_file(place.path("binds")).unwrap();
+        let said = fs::read_to_string(place.path("listens")).unwrap();
+        assert_eq!(said, "listens\n", "{end}");
+        fs::remove_file(place.path("listens")).unwrap();
         assert!(place.sockets().is_empty(), "{end}: {:?}", place.sockets());
     }
 }

@@ -9,7 +9,7 @@ use crate::place::{Place, Running, wait_until};
 
 /// Four ranks that begin each step together, of which one is slow.
 pub fn ranks(place: &Place) -> Vec<Running> {
-    let start = |rank: usize| {
+    let command = |rank: usize| {
         let period = if rank == 2 { 2000 } else { 100 };
         let mut command = place.server(&format!("{period} barrier {rank} 4"));
         command
@@ -19,16 +19,9 @@ pub fn ranks(place: &Place) -> Vec<Running> {
         command
     };
     // None comes to the end of its first step before all have started.
-    let commands: Vec<_> = (0..4).map(start).collect();
-    std::thread::scope(|scope| {
-        let all: Vec<_> = commands
-            .into_iter()
-            .map(|mut command| scope.spawn(move || place.start(&mut command)))
-            .collect();
-        all.into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
-    })
+    let ranks: Vec<_> = (0..4).map(|rank| place.spawn(&mut command(rank))).collect();
+    ranks.iter().for_each(|rank| rank.wait_for("ready"));
+    ranks
 }
 
 /// The windows that all of them have. A rank that is asked for a step that it has begun already refuses, and a later one is

@@ -69,6 +69,13 @@ impl Place {
 
     /// Starts it and waits until it prints `line`.
     pub fn start_to(&self, command: &mut Command, line: &str) -> Running {
+        let running = self.spawn(command);
+        running.wait_for(line);
+        running
+    }
+
+    /// Starts it. It is killed when the calling thread ends.
+    pub fn spawn(&self, command: &mut Command) -> Running {
         static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let name = COUNT
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed)
@@ -80,13 +87,11 @@ impl Place {
             .stderr(file("err"))
             .spawn()
             .unwrap();
-        let running = Running {
+        Running {
             child,
             folder: self.0.folder().to_owned(),
             name,
-        };
-        wait_until(line, || running.out().contains(line));
-        running
+        }
     }
 
     /// `tllmprof` with these arguments, by who has the same folder.
@@ -137,6 +142,12 @@ impl Running {
 
     pub fn text(&self, kind: &str) -> String {
         fs::read_to_string(self.folder.join(format!("{}.{kind}", self.name))).unwrap()
+    }
+
+    /// Waits until it prints `line`.
+    #[track_caller]
+    pub fn wait_for(&self, line: &str) {
+        wait_until(line, || self.out().contains(line));
     }
 
     pub fn out(&self) -> String {

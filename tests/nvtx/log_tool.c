@@ -2,8 +2,7 @@
  *
  *     PID TID NANOSECONDS push|pop|start|end|mark ID PAYLOAD NAME
  *
- * in the order in which they came, by the monotonic clock; where a preloaded library has
- * last_reading(), by what the thread read from it last. ID pairs a start with its end and is 0
+ * in the order in which they came, by the monotonic clock. ID pairs a start with its end and is 0
  * for the rest; an end and a pop have no name. One write a line, so that nothing is lost where the
  * process does not end in order.
  *
@@ -25,8 +24,6 @@ typedef struct {
     size_t size;
     int (*table)(int, function ***, unsigned *);
 } callbacks;
-
-uint64_t last_reading(void) __attribute__((weak));
 
 static int file = -1;
 static uint64_t ids = 0;
@@ -56,17 +53,12 @@ static void write_line(const struct made *domain, const char *kind, uint64_t id,
         return;
     if (domain->by != getpid())
         kind = "parent's";
-    uint64_t time = last_reading != NULL ? last_reading() : 0;
     char line[256];
     const char *name = "";
     uint64_t payload = 0;
-    /* A reading of our own would be the thread's last for the next event, if that comes of the same reading as this one:
-     * a hold of the GIL begins at the moment at which the wait for it ends. */
-    if (time == 0) {
-        struct timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-    }
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t time = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
     if (given != NULL) {
         if (given->messageType == NVTX_MESSAGE_TYPE_REGISTERED) {
             const struct made *string = (const void *)given->message.registered;

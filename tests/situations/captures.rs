@@ -116,19 +116,22 @@ fn the_count_starts_again_after_a_capture_until_a_window_opens() {
 
 #[test]
 fn auto_warms_up_by_captures_by_itself() {
-    // While the step is being learnt, and when it has been.
-    for at in [3, 60] {
+    // In the warm-up, and when 32 iterations without a capture have ended it.
+    for (at, warmup) in [(3, 3), (60, 0)] {
         let both = Situation::new("steps_shared13")
             .args(format!("--kernels 2 --steps 200 --capture-at {at}"))
             .env("TLLM_PROFILE_START_STOP", "100-104")
             .run();
         assert_eq!(
             both.switches(),
-            [start(101 + at, 100 + at), stop(106 + at, 105 + at)],
+            [
+                start(101 + warmup, 100 + warmup),
+                stop(106 + warmup, 105 + warmup)
+            ],
             "{}",
             both.output.err()
         );
-        assert_eq!(both.total(), 200 - at as u64);
+        assert_eq!(both.total(), 200 - warmup as u64);
         assert_captures_held(&both);
     }
 }

@@ -32,6 +32,7 @@ const BAD: &[(&str, &[&[u8]])] = &[
     ("TLLM_GPTM_PROFILE_START_STOP", &[b"9-5", b"+5"]),
     ("TLLMPROF_WHERE", &[b"request>1", b"phase<idle", b"tokens"]),
     ("TLLMPROF_WHERE_SPLIT", &[b"often", b"1"]),
+    ("TLLMPROF_AFTER_SECCOMP", &[b"often"]),
     ("TLLMPROF_WHEN", &[b"iteration", b"gc>5", b"gpu>1ms"]),
     ("TLLMPROF_WHEN_AT_MOST", &[b"10001/1h", b"x/1h", b"3/often"]),
     ("TLLMPROF_WHEN_STEPS", &[b"0", b"many"]),

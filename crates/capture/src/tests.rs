@@ -246,7 +246,7 @@ fn a_warning_of_a_window_is_in_the_record() {
     });
     let contents = record.read();
     let refused = contents.facts(Info::Refused).into_iter();
-    let mut refused = refused.filter(|line| line.contains("the profiler did not start"));
+    let mut refused = refused.filter(|line| line.contains("the CUDA profiler did not start"));
     assert!(
         refused
             .next()

@@ -142,6 +142,8 @@ impl Records {
         if records.template.depth() == 0
             && let Err(error) = may_create_in(&folder)
         {
+            // Without the slash at its end.
+            let folder: PathBuf = folder.components().collect();
             let (typed, folder) = (typed.display(), folder.display());
             return Err(usage(format_args!(
                 "{by} {typed}: no record can be written to {folder}: {error} (wanted: a folder that can be written to)"

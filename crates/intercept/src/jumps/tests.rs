@@ -167,7 +167,7 @@ fn a_driver_without_a_free_page_near_it_gets_no_jumps_and_that_is_said() {
     });
     if let Some(said) = said {
         let wanted =
-            "none of the driver's functions gets a jump: no page is free within 2 GiB of it";
+            "none of the driver's functions gets a jump: no addresses are free within 2 GiB of it";
         assert!(said.contains(wanted), "{said}");
     }
 }

@@ -192,6 +192,11 @@ impl Learned {
     /// Counts from 0 again; what is known stays. Another rule may take over again.
     pub fn restart(&mut self, slots: &[&Slot]) {
         self.memory.learner.restart();
+        self.give_way(slots);
+    }
+
+    /// Another rule may take over again.
+    pub fn give_way(&mut self, slots: &[&Slot]) {
         self.given = None;
         for slot in slots {
             for what in [Counted::Named, Counted::Python] {

@@ -182,8 +182,15 @@ impl Counter {
     /// [`WARMUP_ITERATIONS`] in a row without a capture end: a program that captures its graphs again while it works
     /// is counted through.
     pub fn captured(&mut self, slots: &[&Slot]) -> bool {
-        self.restarts &= self.iterations(slots) < WARMUP_ITERATIONS;
         if !self.restarts {
+            return false;
+        }
+        if self.iterations(slots) >= WARMUP_ITERATIONS {
+            self.restarts = false;
+            if let Rule::Learned(learned) = &mut self.rule {
+                // What was learnt may be an engine's own warm-up, before its first step.
+                learned.give_way(slots);
+            }
             return false;
         }
         match &mut self.rule {
