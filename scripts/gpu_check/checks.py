@@ -283,7 +283,7 @@ class Unharmed(Check):
         if not timeless(without.out).strip():
             wrong.append(f"it printed nothing either way: {without.why()}")
         lines = with_shim.said_by_shim()
-        if not (" opened " in lines and " closed" in lines):
+        if not (" opened" in lines and " closed" in lines):
             wrong.append(f"no window opened and closed; the shim said: {lines}")
         got = f"status {with_shim.status}, {timeless(with_shim.out).strip()!r}"
         return self.row("; ".join(wrong) if wrong else got, not wrong)

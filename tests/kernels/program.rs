@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tllmprof_record::{CallKind, Clock, Counter, Edge, Event, Reader, What};
-use tllmprof_report::Process;
+use tllmprof_report::{GpuWork, Process};
 
 use crate::common::{Output, Scratch, built_command, compiler, repo, run, shim, standin};
 use crate::read::Read;
@@ -203,7 +203,10 @@ impl Ran {
         let mut tally = process.launches(&clock);
         let record = self.record();
         for (thread, event) in &record.events {
-            tally.add(*thread, event);
+            match GpuWork::of(&clock, event) {
+                Some(work) => tally.add_work(&work),
+                None => tally.add(*thread, event),
+            }
         }
         let launches = tally.finish();
         let mut calls = BTreeMap::new();
