@@ -20,8 +20,8 @@
 //!   steps gives way to the loop over passes of the target model, while the loop over requests,
 //!   which adds next to nothing of its own, does not replace the loop over tokens. Where the work
 //!   hardly varies there is nothing to explain.
-//! - Where the work does not vary and a step waits for each of several equal parts, the host's time tells the
-//!   parts apart: the longest of as many pauses always comes before the same part ([`choose`]).
+//! - Where the work does not vary and a step waits for each of several equal parts, the host's time distinguishes
+//!   the parts: the longest of as many pauses always comes before the same part ([`choose`]).
 //! - Layers that loop over experts are recognized by their many waits and by coming equally often in each
 //!   pass, once in which there are a model's first and last kernels as well. What may be such a
 //!   layer is not relied on.

@@ -19,7 +19,7 @@ impl Times {
     /// Nanoseconds, as a power of two.
     const UNIT: u32 = 6;
 
-    /// Nanoseconds from `earlier` to this entry, at most 2^32.
+    /// Nanoseconds from `earlier` to this entry, less than 2^38.
     pub fn since(self, earlier: Self) -> u64 {
         u64::from(self.at.wrapping_sub(earlier.at)) << Self::UNIT
     }

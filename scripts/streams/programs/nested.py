@@ -25,7 +25,7 @@ def bookkeeping(rounds):
 
 
 def items(parts, between):
-    """Each of a step's equal parts is waited for; nothing but time tells the first from the others."""
+    """Each of a step's equal parts is waited for; only time distinguishes the first from the others."""
     x = torch.randn(8, WIDTH, device=DEVICE).half()
     for _ in range(400):
         mark()

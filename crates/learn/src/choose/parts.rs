@@ -1,6 +1,6 @@
 //! Steps of several equal parts, each of which is waited for.
 //!
-//! Where a site's intervals are all the same work, no other site tells a step from its parts. What is left is
+//! Where a site's intervals are all the same work, no other site distinguishes a step from its parts. What is left is
 //! the host's time: before the first part of a step the program does more than before the others. So the longest of
 //! `k` pauses in a row always comes before the same part, if a step has `k` parts, and for no other `k`.
 
@@ -30,7 +30,7 @@ const MOST_OCCURRENCES: u32 = 192;
 pub(crate) enum Parts {
     /// Each is a step.
     Whole,
-    /// Few steps were seen, and their parts may be told apart.
+    /// Few steps were seen, and their pauses may distinguish parts.
     Suspected,
     /// So many are a step.
     Of {
