@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from doc_commands import main as documentation
 
-from . import (armed, attach, busy, calls, captures, child, consumers, diagnosis, engine_router, engines, host, inside, kernels, layers, programs, record, records,
+from . import (armed, attach, busy, calls, captures, child, consumers, diagnosis, engine_router, engines, first, host, inside, kernels, layers, programs, record, records,
                sampled, suites, throughput)
 from .checks import Bench, Row
 from .plan import all_checks
@@ -27,7 +27,8 @@ def options(doc):
     parser.add_argument("--out", metavar="FILE", help="also write the page to FILE")
     parser.add_argument("--only", metavar="NAME", action="append", default=[],
                         help="only checks whose name contains NAME, speeds if it begins with `throughput`, what recording "
-                             "costs if it is `record`; may be repeated (see --list)")
+                             "costs if it is `record`, the first answer to programs that are run with no option if it is `first` or "
+                             "`first: NAME`; may be repeated (see --list)")
     parser.add_argument("--jobs", type=int, default=max(1, min(8, (os.cpu_count() or 2) // 2)),
                         help="checks that run at a time (default: %(default)s)")
     parser.add_argument("--lib", default=SHIM, help="the shim (default: target/release/libtllmprof.so)")
@@ -135,6 +136,7 @@ def main(doc):
         for check in all_checks(table):
             print(f"{check.name} ({check.rule_text})")
         print("\n".join([kernels.NAME, layers.NAME, consumers.NAME, diagnosis.NAME, busy.NAME, captures.NAME, attach.NAME, inside.NAME, armed.NAME, sampled.NAME] + [f"suite {name}" for name in suites.NAMES] +
+                        [f"{first.NAME}: {one.name}" for one in first.table_of_programs()] +
                         [loop.name for loop in throughput.loops(table)] + [calls.NAME, f"{record.NAME} (what it costs)"]))
         return 0
     cuda, nsys, ncu, gpus = host.find_cuda(), host.find_nsys(), host.find_ncu(), host.gpus()
@@ -164,6 +166,7 @@ def main(doc):
         packed = [name for name in given.engine if name != LLAMA]
         parts = [part for part in (consumers, kernels, layers, diagnosis, busy, captures, attach, *(() if given.no_throughput else (inside, armed, sampled)))
                  if wants(given, part.NAME)]
+        parts += first.parts(given.only)
         if not (packed or given.records or given.docs or checks or loops or recorded or parts or wants_suites
                 or wanted(given, calls.NAME)):
             print(f"gpu-check: no check has {' or '.join(given.only)} in its name (see --list)", file=sys.stderr)

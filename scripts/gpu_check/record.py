@@ -85,7 +85,7 @@ def reported(command, path):
     process = process_of(command, path)
     gpu = {one["n"]: one["gpu_ns"] for window in process["windows"] for one in window["iterations"]}
     launches = [call["total_ns"] / call["count"] for call in process["calls"] if call["name"] == "cuGraphLaunch"]
-    return Recorded(gpu, process["gpu_times_lost"], process["dropped"], process["gpus"], process["inside"] or {},
+    return Recorded(gpu, process["gpu_times_lost"], process["dropped"], [gpu["name"] for gpu in process["gpus"]], process["inside"] or {},
                     spans(events(command, path)), (launches or [0])[0] / 1000)
 
 

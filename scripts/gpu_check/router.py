@@ -207,7 +207,7 @@ def judge_pace(comparison, own, pairs):
     interval = change.get("interval")
     if not interval or not interval[0] <= change["relative"] <= interval[1]:
         wrong.append(f"no interval: {change}")
-    if comparison["verdict"] not in ("faster", "slower", "no difference") or "significant" not in routing:
+    if comparison["verdict"] not in ("faster", "slower", "equal", "cannot tell") or "significant" not in routing:
         wrong.append(f"no verdict: {comparison['verdict']}, routing {routing}")
     shown = "no interval" if not interval else f"{change['relative']:+.1%} [{interval[0]:+.1%}, {interval[1]:+.1%}]"
     verdict = "is" if routing.get("significant") else "is not"
